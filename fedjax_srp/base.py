@@ -279,7 +279,8 @@ class FederatedAlgorithm:
         """The passes of a round, in order; their names and number follow from static fields.
 
         A second pass is appended, `(*super().phases, Phase("finish", ...))`: FedGATE sends the mean direction to the
-        clients whose mean it is. The first pass is local training: its loss and reports are recorded.
+        clients whose mean it is. The first pass is local training: its loss is the one recorded, and policies get its
+        reports alone. Later passes take no simulated time, except under a clock with `needs_costs`, which counts all.
         """
         return (Phase("round", self.broadcast, self.client, self.server),)
 
@@ -395,8 +396,8 @@ class ParticipationPolicy:
 
     Attributes:
         needs: names of what participants report: `training_loss`, the mean loss of their local training (nan without a
-            step); `num_examples`, of their training data; or an `info` of the algorithm. `update` gets each as
-            `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
+            step); `num_examples`, of their training data; or an `info` of the algorithm's first pass. `update` gets
+            each as `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
         needs_global_gradient: compute `RoundInfo.global_grad_norm`, also a metric; one more gradient per participant.
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """

@@ -1,16 +1,48 @@
-"""The hash of a run's program: it has what code computes, and neither names nor the machine."""
+"""The record of a run has every setting that its results depend on; the hash of its program has neither names nor the
+machine.
+"""
 
+import dataclasses
 import importlib.util
 
+import jax
 import numpy as np
 import pytest
 from reference.small import prepared
 
 import fedjax_srp as srp
-from fedjax_srp.driver.record import CALLS_HOST, ROUNDS, UNKNOWN, program_of
+from fedjax_srp.driver.record import CALLS_HOST, ROUNDS, UNKNOWN, program_of, records
+from fedjax_srp.driver.settings import Settings
+from fedjax_srp.results.records import MACHINE, identity
 
 DATA = srp.data.load("digits", num_clients=4, classes_per_client=5, max_examples=8)
 MODEL = srp.models.MLP((8, 8), 10, hidden=(4,))
+KEY = jax.random.key(0)
+# Where a record has each field of `Settings`, and another value than its default: "asked" in what was asked for,
+# "machine" in how it was run, "" nowhere, as it changes no number of a result. For a new field see `asked` and
+# `records` in `driver/record.py`.
+SETTINGS = {
+    "num_rounds": ("asked", 3),
+    "eval_every": ("asked", 2),
+    "eval_first": ("asked", 1),
+    "eval_last": ("asked", 1),
+    "time_limit": ("asked", 5.0),
+    "target": ("asked", 0.5),
+    "evaluations": ("asked", "all"),
+    "record_loss": ("asked", True),
+    "name": ("asked", "mine"),
+    "chunk_size": (MACHINE, 1),
+    "devices": (MACHINE, 2),
+    "shard_data": (MACHINE, True),
+    "progress": ("", False),
+    "checkpoint_dir": ("", "elsewhere"),
+    "keep_clients": ("", True),
+    "callback": (
+        "",
+        print,
+    ),  # it may end a run, of which the history then has fewer rounds
+    "throw": ("", True),
+}
 OWN = """
 import jax
 import jax.numpy as jnp
@@ -130,3 +162,35 @@ def test_a_program_that_calls_the_host_has_no_hash(tmp_path):
         "loss.dtype), jax.lax.stop_gradient(loss), vmap_method='sequential')",
     )
     assert program(of_module(module_of(tmp_path, called))) == {UNKNOWN: CALLS_HOST}
+
+
+def record_with(**settings):
+    settings = {"devices": 1} | settings  # more would leave a client to each
+    (record,) = records(prepared(srp.algorithms.FedAvg(MODEL), DATA, **settings), KEY)
+    return record
+
+
+def test_the_table_above_has_every_setting():
+    assert {field.name for field in dataclasses.fields(Settings)} == SETTINGS.keys()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_in_the_record_where_results_depend_on_it(name):
+    where, value = SETTINGS[name]
+    usual = record_with()
+    changed = record_with(**{name: value})
+    assert (changed[MACHINE] != usual[MACHINE]) == (where == MACHINE)
+    del changed[MACHINE], usual[MACHINE]
+    assert (changed != usual) == (where == "asked")
+
+
+def test_of_the_settings_all_but_limits_and_machine_tell_runs_apart():
+    tell_apart = {
+        name
+        for name, (_, value) in SETTINGS.items()
+        if identity(record_with(**{name: value})) != identity(record_with())
+    }
+    assert tell_apart == {
+        *("eval_every", "eval_first", "eval_last"),
+        *("evaluations", "record_loss", "name"),
+    }

@@ -36,15 +36,12 @@ WORDS = {  # SRPFL, section 5
 }
 DISTRIBUTIONS = (Exponential, Uniform, LogNormal, Constant, Empirical)
 AVAILABILITIES = (Markov, DayNight, Intervals)
-_CLASSES: tuple[type, ...] = (
-    *(Fixed, Dynamic, Trace, Devices, Available, Failing, Redrawn),
-    *AVAILABILITIES,
-    *DISTRIBUTIONS,
-)
-_CONSTRUCTORS: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _CLASSES}
+CLASSES = (Fixed, Dynamic, Trace, Devices, Available, Failing, Redrawn)
+_ALL = (*CLASSES, *AVAILABILITIES, *DISTRIBUTIONS)
+_CONSTRUCTORS: dict[str, Callable[..., Any]] = {cls.__name__: cls for cls in _ALL}
 CLOCKS: Registry[Callable[..., Any]] = Registry(
     "clock",
-    {cls.name: cls for cls in _CLASSES},  # type: ignore[attr-defined]
+    {cls.name: cls for cls in _ALL},
     adds="srp.clocks.register",
     reserved=(*WORDS, *_CONSTRUCTORS, "ordered", "N"),
 )

@@ -127,6 +127,7 @@ def _is_refusal(error: ValueError) -> bool:
 
 def _summarize(error: Exception) -> str:
     """The first line of a tracing error, with file and line of the author's code that caused it, and a remedy."""
+    # "function client at own.py:2 traced for jit returned a value of type <class 'str'> at output component [1], ..."
     text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:MAX_SHOWN]
     of_others = (*LIBRARIES, "<", __file__)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

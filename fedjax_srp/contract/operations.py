@@ -94,9 +94,12 @@ def _own_costs(
             padding = (examples.y.shape[0] - examples.count).astype(float)
             return total - of_row * padding
 
+        # A line through the counts of one unit of work and of two.
         one = operations(1)
         two = operations(2)
-        return two - one, 2 * one - two
+        each_unit = two - one
+        once = 2 * one - two
+        return each_unit, once
 
     sizes = client_bytes(shapes)
     batch = batch_operations(algorithm, train)

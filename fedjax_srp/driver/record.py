@@ -1,9 +1,9 @@
 """Record of a run, what was asked for, and the hash of its program, what is computed.
 
-Runs with equal records are the same run. A record describes parts by constructor and values; nothing is traced for it
-unless a part or the data have a user's own code, or a closure, which only the program tells apart. The hash is of the
-program's canonical text, traced for one CPU device, a fixed chunk and no axis of seeds, so that it depends on neither
-machine nor names.
+Runs whose records have an equal `results.records.identity` are the same run. A record describes parts by constructor
+and values; nothing is traced for it unless a part or the data have a user's own code, or a closure, which only the
+program tells apart. The hash is of the program's canonical text, traced for one CPU device, a fixed chunk and no axis
+of seeds, so that it depends on neither machine nor names.
 """
 
 from __future__ import annotations
@@ -263,7 +263,9 @@ def _bits(leaf: Array) -> np.ndarray:
 def fingerprint(run: Prepared, root: Key) -> dict[str, Any]:
     """Return the facts that a resumed run must share: those of its record that tell runs apart, machine and JAX.
 
-    `simulate` adds the hashes of its own programs, those that go on.
+    `simulate` adds the hashes of its own programs, those that go on. So two keys mean something else than in a record:
+    `version` is that of JAX alone, a string, and `program.rounds` is the hash of a segment of rounds with all its
+    evaluations, without the start.
     """
     found, *_ = records(run, root)
     known = without(identity(found), PROGRAM)

@@ -1,7 +1,7 @@
 """Callbacks of `simulate`: the `Progress` passed to them after every evaluation, and callbacks that log it.
 
-    srp.simulate(..., callback=srp.watch.json_lines("run.jsonl")) srp.simulate(...,
-    callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
+    srp.simulate(..., callback=srp.watch.json_lines("run.jsonl"))
+    srp.simulate(..., callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
 
 Any function of a `Progress` is a callback; it ends the run by returning True or raising
 `StopIteration`. If there are several processes, each calls it, and all answers must be
@@ -46,8 +46,8 @@ class Progress(NamedTuple):
         metrics: metric -> value of the last round.
         rows: one for each round since the last call, and each seed: numbers by the names
             of `history.csv`, and `run`, eight digits that identify parts, data and key
-            (missing if a part has no description, such as a lambda); the last row of a
-            seed has the scores as `accuracy_<evaluation>`.
+            (missing if its program has no hash, as one that calls the host); the last row of
+            a seed has the scores as `accuracy_<evaluation>`.
         server_state: returns a NumPy copy of the server's state, (num_seeds, ...) for
             several seeds; call it within the callback only.
         history: returns a `History` of the run so far, a list for several seeds; call it

@@ -43,6 +43,8 @@ FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 COST = "communication"  # its key of the cost of a communicating round
 MODELS = "models"  # subfolder
+CHECKPOINT = "checkpoint"  # subfolder
+ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 _SEAL_OF_MODELS = f"{MODELS}/{SEAL}"
 STATES = ("server_state", "client_states")
 # of the simulator; not in `history.csv`
@@ -511,7 +513,7 @@ def _within(folder: Path, file: str) -> set[Path]:
 
 def unfinished(folder: Path) -> list[Path]:
     """Return the unfinished run folders: started ones, and those in the index of a grid."""
-    runs = {path.parents[1] for path in _within(folder, "checkpoint/arguments.json")}
+    runs = {path.parents[1] for path in _within(folder, f"{CHECKPOINT}/{ARGUMENTS}")}
     for index in _within(folder, GRID_INDEX):
         # a checksum is no secret
         with contextlib.suppress(DamagedError, AttributeError, TypeError):

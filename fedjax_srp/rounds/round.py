@@ -129,20 +129,20 @@ def cohort_pass(
     chunk = jax.jit(jax.vmap(one), inline=True)
 
     def run_window(
-        layout: Layout, first: Array, states: PyTree
+        sized: Layout, first: Array, states: PyTree
     ) -> tuple[ClientOutput, dict[str, Array], Window]:
         """Run the window that starts at `first`."""
-        positions = first + window_positions(layout)
+        positions = first + window_positions(sized)
         active = positions < cohort.size
         # A padded slot repeats the first participant without work and with weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
-        away = batch_max(jnp.minimum(first + layout.window, cohort.size) > at_home)
+        away = batch_max(jnp.minimum(first + sized.window, cohort.size) > at_home)
         window = Window(ids, active, away)
         # Read once, before new states are written.
-        rows = barrier(take(layout, states, window))
-        chunk_work = my_chunk(layout, jnp.where(active, work[positions], 0))
+        rows = barrier(take(sized, states, window))
+        chunk_work = my_chunk(sized, jnp.where(active, work[positions], 0))
         outputs, records = chunk(
-            my_chunk(layout, ids), chunk_work, rows, access.move(window)
+            my_chunk(sized, ids), chunk_work, rows, access.move(window)
         )
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(
@@ -151,41 +151,43 @@ def cohort_pass(
         loss = outputs.loss if context.record_loss else None
         return ClientOutput(message, outputs.state, weight, info, loss), records, window
 
-    def add_window(layout: Layout, done: Array, trip: Array, carry: Any) -> Any:
+    def add_window(sized: Layout, done: Array, trip: Array, carry: Any) -> Any:
         """Add the next window to the sums; write its states and records."""
         sums, states, records = carry
-        first = done + trip * layout.window
-        outputs, new_records, window = run_window(layout, first, states)
-        new = _summed(outputs, my_chunk(layout, window.active))
+        first = done + trip * sized.window
+        outputs, new_records, window = run_window(sized, first, states)
+        new = _summed(outputs, my_chunk(sized, window.active))
         if outputs.state is not None:
-            states = put(layout, states, window, outputs.state)
-        records = put(layout, records, window, new_records)
+            states = put(sized, states, window, outputs.state)
+        records = put(sized, records, window, new_records)
         return jax.tree.map(jnp.add, sums, new), states, records
 
-    def shapes(states: PyTree) -> tuple[ClientOutput, dict[str, Array], _Sums]:
+    def first_window(states: PyTree) -> tuple[ClientOutput, dict[str, Array], _Sums]:
         outputs, records, window = run_window(layout, jnp.int32(0), states)
         return outputs, records, _summed(outputs, my_chunk(layout, window.active))
 
-    outputs, records, sums = jax.eval_shape(shapes, states)
-    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
-    records = jax.tree.map(lambda leaf: jnp.zeros(layout.owned, leaf.dtype), records)
-    carry = (sums, states, records)
+    output_shapes, record_shapes, sum_shapes = jax.eval_shape(first_window, states)
+    no_sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sum_shapes)
+    no_records = jax.tree.map(
+        lambda leaf: jnp.zeros(layout.owned, leaf.dtype), record_shapes
+    )
+    carry = (no_sums, states, no_records)
     done = jnp.int32(0)
     size = batch_max(cohort.size)
     for sized in layout.by_chunk_size:
-        padding = sized.window - 1
+        rounded_up = sized.window - 1  # added before the division
         if sized.window > layout.window:  # large chunks are at least half full
-            padding = sized.window // 2
-        num_windows = jnp.maximum(size - done + padding, 0) // sized.window
+            rounded_up = sized.window // 2
+        num_windows = jnp.maximum(size - done + rounded_up, 0) // sized.window
         add = functools.partial(add_window, sized, done)
         carry = fori_loop(num_windows, add, carry, at_most=-(-pool // sized.window))
         done = done + num_windows * sized.window
     sums, states, records = carry
     sums = total(layout, sums)
     return PassResult(
-        mean=jax.tree.map(_divided, sums.weight, sums.message, outputs.message),
+        mean=jax.tree.map(_divided, sums.weight, sums.message, output_shapes.message),
         states=states,
-        info=_divided(cohort.size, sums.info, outputs.info),
+        info=_divided(cohort.size, sums.info, output_shapes.info),
         loss=None if sums.loss is None else sums.loss[0] / sums.loss[1],
         records=records,
     )

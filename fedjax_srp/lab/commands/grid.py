@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
+from fedjax_srp.lab.grids.execute import LauncherName
 from fedjax_srp.lab.grids.grid import grid
 from fedjax_srp.lab.grids.launch import cores, gpus
 from fedjax_srp.lab.grids.result import Grid
@@ -32,7 +33,7 @@ OPTIONS = {
 
 def run(
     workers: int | None,
-    launcher: Literal["local", "slurm"] = "local",
+    launcher: LauncherName = "local",
     dry_run: bool = False,
     **arguments: Any,
 ) -> None:

@@ -11,8 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
-from fedjax_srp.clocks.by_name import AVAILABILITIES, DISTRIBUTIONS
+from fedjax_srp.clocks.by_name import AVAILABILITIES, CLASSES, DISTRIBUTIONS
 from fedjax_srp.lab.runs import options as run_options
+
+_SHORT_FORMS = {
+    "fixed": "fixed:DISTRIBUTION",
+    "dynamic": "dynamic:DISTRIBUTION",
+    "trace": "trace:FILE",
+}
 
 
 def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
@@ -56,14 +62,8 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
             "random",
             "T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once: SRPFL, random speeds",
         ],
-        ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
-        ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
-        ["trace:FILE", _first_line(clocks.Trace)],
     ]
-    words += [
-        _called(cls)
-        for cls in (clocks.Devices, clocks.Available, clocks.Failing, clocks.Redrawn)
-    ]
+    words += map(_called, CLASSES)
     for name, maker in clocks.CLOCKS.own().items():
         words.append([f"{name}(...)", _first_line(maker)])
     distributions = [_called(cls) for cls in (*DISTRIBUTIONS, *AVAILABILITIES)]
@@ -82,7 +82,8 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
 
 def _called(cls: Any) -> list[str]:
     parameters = ", ".join(inspect.signature(cls).parameters)
-    return [f"{cls.name}({parameters})", _first_line(cls)]
+    text = _SHORT_FORMS.get(cls.name, f"{cls.name}({parameters})")
+    return [text, _first_line(cls)]
 
 
 def _first_line(thing: Any) -> str:

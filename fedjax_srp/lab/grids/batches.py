@@ -28,6 +28,7 @@ from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import (
+    CHECKPOINT,
     GRID_INDEX,
     has_cost,
     has_models,
@@ -74,7 +75,7 @@ class Member(NamedTuple):
         """
         if self.is_finished() or not is_finished(self.folder):
             return False
-        if self.point.run.checkpoint and snapshots(self.folder / "checkpoint"):
+        if self.point.run.checkpoint and snapshots(self.folder / CHECKPOINT):
             return False
         run = self.point.run
         known = self._recorded()
@@ -130,9 +131,9 @@ class Unit(NamedTuple):
         first, *others = self.members
         if not first.point.run.checkpoint:
             return 0
-        folder = first.folder / "checkpoint"
+        folder = first.folder / CHECKPOINT
         if others:
-            folder = self.shared / "checkpoint"
+            folder = self.shared / CHECKPOINT
         steps = [0]
         for part in (folder, *folder.glob("seeds_*")):
             steps += snapshots(part)

@@ -32,6 +32,7 @@ from fedjax_srp.parts.part import AtLeast, Count
 from fedjax_srp.results.records import LIMITS
 
 Number = Annotated[int, AtLeast(0)]
+LauncherName = Literal["local", "slurm"]
 
 # Rounds of all runs of a batch together, from which it pays: its longer compilation costs as much
 # as it saves in 170 to 290 rounds on a CPU (benchmarks/results/grid-1-core.json).
@@ -60,7 +61,7 @@ def execute(
     workers: Number = 0,
     batch: Count | None = None,
     retries: Number = 0,
-    launcher: Literal["local", "slurm"] = "local",
+    launcher: LauncherName = "local",
     slurm: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     progress: bool = True,

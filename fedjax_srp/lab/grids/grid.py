@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from fedjax_srp.lab.grids.execute import Number
+from fedjax_srp.lab.grids.execute import LauncherName, Number
 from fedjax_srp.lab.grids.points import Spec, points, read
 from fedjax_srp.lab.grids.result import Grid, run_grid
 from fedjax_srp.parts.checks import checked
@@ -26,7 +26,7 @@ def grid(
     workers: Number = 0,
     batch: Count | None = None,
     retries: Number = 0,
-    launcher: Literal["local", "slurm"] = "local",
+    launcher: LauncherName = "local",
     slurm: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     progress: bool = True,

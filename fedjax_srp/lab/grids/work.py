@@ -31,6 +31,7 @@ from fedjax_srp.parts.options import without_partial
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.results import atomic, errors
 from fedjax_srp.results.callbacks import Progress, all_of
+from fedjax_srp.results.folder import CHECKPOINT
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import FolderLockedError, held
 
@@ -196,7 +197,7 @@ class Worker:
                 callbacks.append(all_of(*stack.enter_context(logging)))
             histories = self._simulate(
                 unit,
-                checkpoint_dir=unit.shared / "checkpoint" if run.checkpoint else None,
+                checkpoint_dir=unit.shared / CHECKPOINT if run.checkpoint else None,
                 keep_clients=run.models,
                 callback=all_of(_progress_callback(on_rounds), split_by_seed(callbacks)),
             )

@@ -24,7 +24,7 @@ from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.errors import DamagedError
-from fedjax_srp.results.folder import MODELS
+from fedjax_srp.results.folder import ARGUMENTS, CHECKPOINT, CONFIG, MODELS
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
 from fedjax_srp.results.records import (
@@ -37,7 +37,6 @@ from fedjax_srp.results.records import (
 )
 from fedjax_srp.results.sealed_folders import is_foreign
 
-_ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 # begins the names of such folders while a run overwrites another
 _OVERWRITING = "overwriting_"
 
@@ -103,16 +102,16 @@ def execute(
                 and not snapshots(checkpoint_dir)
             ):
                 # there is nothing to resume
-                (checkpoint_dir / _ARGUMENTS).unlink(missing_ok=True)
+                (checkpoint_dir / ARGUMENTS).unlink(missing_ok=True)
             raise
         if checkpoint_dir is not None:
-            json_files.write_json(checkpoint_dir / _ARGUMENTS, run.record)
+            json_files.write_json(checkpoint_dir / ARGUMENTS, run.record)
         save(history, folder, run, with_models)
         _clean_up(folder, checkpoint_dir)
     say(outcome(history, run.settings.target, run.communication))
     written = f"written to {folder}: {_size(folder)}"
     if run.checkpoint:
-        size = _size(folder / "checkpoint")
+        size = _size(folder / CHECKPOINT)
         written += f", {size} of it a checkpoint, to make the run longer"
     say(written)
 
@@ -124,7 +123,7 @@ def _begin_checkpoints(
     if state.has_checkpoint:  # `simulate` may still refuse to go on
         say(f"continuing the run in {folder}")
     else:
-        json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
+        json_files.write_json(state.checkpoints / ARGUMENTS, run.record)
 
 
 def _report_finished(
@@ -170,7 +169,7 @@ def save(history: History, folder: Path, run: Run, models: bool) -> None:
 
 def _is_checkpoint_folder(folder: Path) -> bool:
     """Return True if a folder is missing, empty, or has checkpoints of a run, even damaged ones."""
-    record = folder / _ARGUMENTS
+    record = folder / ARGUMENTS
     is_of_run = json_files.has_checksum(record) or any(
         not is_foreign(folder / str(n)) for n in snapshots(folder)
     )
@@ -184,7 +183,7 @@ def _is_of_killed_run(path: Path) -> bool:
     if path.name.startswith("."):
         return path.is_file() or path.suffix in (".writing", ".gone")
     is_emptied = (
-        path.name == _ARGUMENTS and path.is_file() and not path.stat().st_size
+        path.name == ARGUMENTS and path.is_file() and not path.stat().st_size
     )  # by a loss of power
     return is_emptied or path.name in COPIES
 
@@ -207,7 +206,7 @@ def overwriting(folder: Path, run: Run) -> Path:
 def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     """Return the state of this run in a folder; refuse folders of other runs, and losses of results."""
     record = run.record
-    others = [] if _is_checkpoint_folder(folder / "checkpoint") else ["checkpoint"]
+    others = [] if _is_checkpoint_folder(folder / CHECKPOINT) else [CHECKPOINT]
     if run.models and is_foreign(folder / MODELS):
         others.append(MODELS)
     if others:
@@ -217,18 +216,18 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     if overwrite:
         checkpoints = overwriting(folder, run)
         return _FolderState(checkpoints, has_checkpoint=bool(snapshots(checkpoints)))
-    checkpoints = folder / "checkpoint"
+    checkpoints = folder / CHECKPOINT
     finished, has_checkpoint = (
         run_folder.is_finished(folder),
         bool(snapshots(checkpoints)),
     )
     other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
     try:
-        if finished or (not has_checkpoint and (folder / "config.json").exists()):
+        if finished or (not has_checkpoint and (folder / CONFIG).exists()):
             known = run_folder.read_config(folder)
         else:
             known = (
-                json_files.read_json(checkpoints / _ARGUMENTS)
+                json_files.read_json(checkpoints / ARGUMENTS)
                 if has_checkpoint
                 else record
             )
@@ -263,7 +262,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
 
 def _clean_up(folder: Path, kept: Path | None) -> None:
     """Remove all checkpoints except those of the finished run."""
-    checkpoints = folder / "checkpoint"
+    checkpoints = folder / CHECKPOINT
     if kept != checkpoints:
         atomic.remove(checkpoints)
         if kept is not None:
@@ -280,7 +279,7 @@ def tidy(folder: Path) -> None:
         with contextlib.suppress(OSError, ValueError), held(folder, "out", alone=True):
             run_folder.settle(folder)
             atomic.clear(folder)
-            atomic.clear(folder / "checkpoint")
+            atomic.clear(folder / CHECKPOINT)
 
 
 def _size(folder: Path) -> str:
