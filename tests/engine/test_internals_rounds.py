@@ -160,10 +160,10 @@ def test_images_move_as_bytes():
 def test_an_iteration_does_not_copy_states_that_it_does_not_train(monkeypatch):
     """FedMTL reads the old state last; with its defaults XLA for CPUs copies all states first."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
-    rows = 11  # of the table of a device's clients
-    data = federation(clients_of((3,) * 2 * rows, (1,) * 2 * rows))
+    rows = 11
+    data = federation(clients_of((3,) * rows, (1,) * rows))
     algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
-    text = text_of_rounds(algorithm, data, devices=2, chunk_size=1)
+    text = text_of_rounds(algorithm, data, devices=1, chunk_size=1)
     of_a_table = rf"= f32\[{rows},[\d,]+\]\S* "
     assert re.search(of_a_table, text)
     assert not re.findall(of_a_table + r"copy\(", text)

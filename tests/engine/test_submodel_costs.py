@@ -130,14 +130,16 @@ def test_partial_work_is_the_widest_model_that_fits(max_work, on_time, name):
 
 
 def test_clients_that_leave_send_no_submodel():
-    """The fastest leaves before its whole model is done, the slowest before its narrowest one."""
+    """The fastest leaves before its whole model is done, the next one after it, the slowest before its narrowest."""
     needed = seconds()
-    fast = np.argmin(needed[:, 2])
+    first, second, *_ = np.argsort(needed[:, 2])
     slow = np.argmax(needed[:, 0])
-    leaves = np.full(5, 9e9)
-    leaves[fast] = 0.9 * needed[fast, 2]
+    leaves = np.full(5, 100.0)
+    leaves[first] = 0.9 * needed[first, 2]
+    leaves[second] = 1.01 * needed[second, 2]
     leaves[slow] = 0.5 * needed[slow, 0]
     end, units = partial_round(needed, 1, leaves)
+    assert units[second] == 3
     presence = srp.clocks.Intervals(np.zeros((5, 1)), leaves[:, None])
     clock = srp.clocks.Available(CLOCK, presence)
     history = run(PartialWork(3, on_time=0.2), clock, num_rounds=1, evaluations=())
