@@ -55,6 +55,14 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
 
 
+def test_a_model_without_a_head_keeps_its_score(data, params):
+    state = srp.models.SplitParams({**params.representation, **params.head}, {})
+    options = {"key": KEY, "optimizer": SGD, "devices": 1}
+    found = srp.adapt(MODEL.recut(None), data, state, epochs=2, **options)
+    start = srp.adapt(MODEL, data, params, epochs=1, **options).scores[:, :1]
+    np.testing.assert_array_equal(found.scores, np.repeat(start, 3, axis=1))
+
+
 @pytest.mark.parametrize("name", ["fedrep", "fedavg", "fine_tune_optimizer"])
 def test_a_method_gives_its_fine_tuning_optimizer_and_batches(data, params, name):
     training = srp.Training(srp.SGD(0.2), batch_size=4)

@@ -5,6 +5,7 @@ import shlex
 import numpy as np
 import pytest
 from command_line import DATA, HISTORY, RUN, TINY, WITH, assert_refusal, contents, main
+from reference import histories
 
 from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
@@ -102,6 +103,40 @@ def test_usage_errors_are_one_line(command, tmp_path, capsys):
     assert main(*shlex.split(command), *out) == 2
     assert_refusal(capsys.readouterr().err, ERRORS[command])
     assert not list(tmp_path.glob("run/*.json"))
+
+
+PATHS = {"long": "x" * 300, "long folder": f"a/{'x' * 300}/b", "nul": "a\0b"}
+TAKE_PATHS = {
+    "run --out": (*TINY, "--out"),
+    "run --dataset": ("run", "--method", "fedavg", "--num-clients", 5, "--dataset"),
+    "run --data-dir": (*TINY, "--dataset", "mnist", "--data-dir"),
+    "run --load": (*TINY, "--load"),
+    "run --log": (*TINY, "--log"),
+    "run --clock": (*TINY, "--clock"),
+    "report": ("report",),
+    "report --out": ("report", ".", "--out"),
+    "grid": ("grid",),
+    "demo --out": ("demo", "--quick", "--out"),
+    "list --data-dir": ("list", "--data-dir"),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("words", TAKE_PATHS)
+def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
+    if words.startswith("report"):
+        histories.without_figures(monkeypatch)
+        histories.made_history([0.5], [1.0]).save("finished")
+    prefix = "trace:" if words == "run --clock" else ""
+    code = main(*TAKE_PATHS[words], prefix + PATHS[path])
+    error = capsys.readouterr().err
+    if words == "list --data-dir" and not error:
+        assert code == 0  # it lists nothing of a folder that there is not
+    else:
+        assert code == 2
+        assert_refusal(error, PATHS[path].replace("\0", "\\x00"))
 
 
 def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):

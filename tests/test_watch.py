@@ -197,6 +197,17 @@ def test_a_log_has_each_round_once_after_a_kill(tmp_path):
     assert more == [("another", r) for r in range(1, 6)]
 
 
+def test_a_log_stays_in_its_folder_after_a_change_of_the_working_directory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    log = srp.watch.json_lines("run.jsonl")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    log(types.SimpleNamespace(rows=[{"name": "a", "round": 1}]))
+    assert lines(tmp_path / "run.jsonl") == [{"name": "a", "round": 1}]
+
+
 def test_a_log_distinguishes_several_runs(tmp_path):
     """Runs of one name and key with equal rounds; one that is continued and evaluated after other rounds."""
     log = tmp_path / "log"

@@ -365,7 +365,7 @@ CASES = {
         f"pfedme-{penalty}": Case(
             pfedme.run, {"penalty": penalty, "inner_steps": 3, "inner_step_size": 0.1, "server_step_size": 0.8},
             {"penalty": penalty, "inner_steps": 3, "inner_step": 0.1, "beta": 0.8}, clients={"own": "own"},
-            judged=GLOBAL | OWN, shapes=("plain",), sgd=Sgd(0.15),
+            judged=GLOBAL | OWN, shapes=("heavy",), sgd=Sgd(0.15, momentum=0.5),
         )
         for penalty in (2.0, 0.0)
     },

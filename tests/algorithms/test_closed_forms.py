@@ -18,6 +18,7 @@ from reference.small import (
 )
 from setting import (
     BATCH,
+    CLOCK,
     COUNTS,
     EVERYBODY,
     FULL,
@@ -194,3 +195,54 @@ def test_remembered_updates_remove_the_error_of_sampled_clients(cls):
     setting = 1, 0.3, srp.participation.Uniform(2), 800
     assert distance_to_minimum(srp.algorithms.FedAvg, *setting) > 0.01
     assert distance_to_minimum(cls, *setting) < 1e-6
+
+
+# Methods that mix models of participants or have more than one phase, with every policy.
+
+POLICIES = (
+    srp.participation.Full(),
+    srp.participation.Uniform(3),
+    srp.participation.Fastest(3),
+    srp.participation.Doubling(2, 1),
+    srp.participation.PartialWork(3, 0.5),
+    srp.participation.StatisticalAccuracy(2),
+    srp.participation.Buffered(2),
+    srp.participation.AsynchronousTiers(2, tiers=2),
+    srp.participation.Deadline(0.8, policy=srp.participation.Uniform(5)),
+    srp.participation.PowerOfChoice(2, candidates=4),
+    srp.participation.Tiered(2, tiers=2, by="loss"),
+    srp.participation.Oort(3),
+)
+
+
+def test_all_policies_are_listed():
+    names = {type(policy).__name__ for policy in POLICIES}
+    assert names == set(srp.participation.__all__)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*never stale:UserWarning")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("name", ["feddyn", "fedala", "fedpac", "fedas"])
+def test_they_run_with_every_policy(name, policy):
+    training = srp.Training(srp.SGD(0.1), batch_size=4)
+    algorithm = ALGORITHMS[name](split_model(), training)
+    if policy.needs_global_gradient and algorithm.gradient is None:
+        pytest.skip(
+            "a stage that ends on a criterion needs the gradient of a shared model"
+        )
+    history = srp.simulate(
+        algorithm,
+        federation(SMALL()),
+        participation=policy,
+        clock=CLOCK,
+        num_rounds=2,
+        eval_every=2,
+        record_loss=True,
+        key=KEY,
+        progress=False,
+        devices=1,
+    )
+    assert history.finite.all()
+    assert np.isfinite(history.metrics["training_loss"]).all()
+    assert np.isfinite(history.accuracy).all()

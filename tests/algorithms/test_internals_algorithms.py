@@ -1,6 +1,7 @@
 """Training the first dense layer in the span of a client's examples; orders of examples; submodels."""
 
 import dataclasses
+import re
 import sys
 
 import jax
@@ -264,6 +265,22 @@ def test_other_losses_and_gradients_are_trained_plainly(monkeypatch):
     monkeypatch.undo()
     own = lambda *arguments: loss(*arguments)
     assert local.layer_in_span(own, params, examples, how) is None
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of programs for CPUs")
+def test_features_and_span_share_their_product():
+    """FedRep computes X W0 once a client: XLA finds that the features of the head's training have it too."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 28, 28)).astype(np.float32)
+    y = rng.integers(0, 3, 60)
+    places = np.split(np.arange(60), 3)
+    data = srp.data.from_arrays(x, y, x + 1, y, train_indices=places, test_indices=places)
+    net = large(num_classes=3, hidden=(64,))
+    algorithm = srp.algorithms.FedRep(net, srp.Training(batch_size=4))
+    simulation = srp.Simulation(algorithm, data, chunk_size=1)
+    state = jax.eval_shape(simulation.init, jax.random.key(0))
+    text = jax.jit(simulation.step).lower(state).compile().as_text()
+    assert len(re.findall(r"= f32\[20,64\]\S* dot\(", text)) == 1
 
 
 @pytest.mark.parametrize("capacity", [9, 1024, 1025])

@@ -1,4 +1,4 @@
-"""Of the driver: estimates of memory, keys of programs, compiler options, the list of settings."""
+"""Of the driver: estimates of memory, keys of programs, compiler options, checksums of data, the list of settings."""
 
 import dataclasses
 import gc
@@ -32,6 +32,7 @@ from fedjax_srp.algorithms import local
 from fedjax_srp.contract.messages import num_bytes
 from fedjax_srp.driver import memory
 from fedjax_srp.driver import programs as program
+from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.parts.options import argument_help
@@ -371,3 +372,26 @@ def test_a_longer_run_that_cannot_continue_a_shorter_one_starts_again(
         np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
         np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
     assert np.isnan(longer.seconds_per_round)  # all rounds were stored
+
+
+@dataclasses.dataclass
+class Shifted:
+    """Data that call others equal, and that may get other arrays."""
+
+    shift: jax.Array
+
+    def __eq__(self, other):
+        return isinstance(other, Shifted)
+
+    def __hash__(self):
+        return 0
+
+
+def test_checksums_are_of_the_arrays_that_data_have_now():
+    jax.tree_util.register_dataclass(Shifted, ["shift"], [])
+    one = Shifted(jax.numpy.full(3, 1.0))
+    other = Shifted(jax.numpy.full(3, 2.0))
+    before = data_checksum(one)
+    assert before != data_checksum(other)
+    one.shift = other.shift
+    assert data_checksum(one) == data_checksum(other)

@@ -1,5 +1,6 @@
-"""Layouts, chunks and owners of clients on devices."""
+"""Layouts, chunks and owners of clients on devices, and what compiled rounds move and copy."""
 
+import re
 from types import SimpleNamespace
 
 import jax
@@ -13,11 +14,15 @@ from reference.small import (
     assert_same_bits,
     clients_of,
     federation,
+    model,
+    prepared,
 )
+from test_owned import ALGORITHMS
 from test_owned import DATA as OWNED
 
 import fedjax_srp as srp
 from fedjax_srp import ClientOutput
+from fedjax_srp.algorithms import local
 from fedjax_srp.driver import programs as program
 from fedjax_srp.rounds.client_data import OwnedData, place_data
 from fedjax_srp.rounds.sharding import AXIS, Layout, default_chunks, lay_out
@@ -126,3 +131,39 @@ def test_a_device_holds_the_examples_of_its_own_clients(devices):
     owners = np.arange(7) % devices
     most = max(np.bincount(owners, np.asarray(OWNED.train_counts)))
     assert [shard.data.shape for shard in shards] == [(most, NUM_FEATURES)] * devices
+
+
+def text_of_rounds(algorithm, data, **options):
+    """Return the text of the compiled rounds of a run of all clients."""
+    run = prepared(algorithm, data, evaluations=(), **options)
+    root, placed = run.placed(KEY)
+    made = run.program()
+    made.segment(1, made.start(root, placed).state, root, placed)
+    (text,) = [
+        compiled.as_text()
+        for function, compiled in made.compiled.items()
+        if function.name == "rounds"
+    ]
+    return text
+
+
+def test_images_move_as_bytes():
+    options = {"devices": 4, "chunk_size": 2, "shard_data": True}
+    text = text_of_rounds(ALGORITHMS["fedavg"], OWNED, **options)
+    most = max(OWNED.train_counts)
+    moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
+    inputs = [line for line in moved if f"{most},{NUM_FEATURES}]" in line]
+    assert inputs
+    assert all(" u8[" in line for line in inputs)
+
+
+def test_an_iteration_does_not_copy_states_that_it_does_not_train(monkeypatch):
+    """FedMTL reads the old state last; with its defaults XLA for CPUs copies all states first."""
+    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
+    rows = 11
+    data = federation(clients_of((3,) * rows, (1,) * rows))
+    algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
+    text = text_of_rounds(algorithm, data, devices=1, chunk_size=1)
+    of_a_table = rf"= f32\[{rows},[\d,]+\]\S* "
+    assert re.search(of_a_table, text)
+    assert not re.findall(of_a_table + r"copy\(", text)

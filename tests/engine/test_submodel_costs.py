@@ -82,17 +82,21 @@ def seconds(max_work=3, name="heterofl"):
     return (STEPS * BATCH / SPEEDS)[:, None] * example[level] + links
 
 
-def partial_round(needed, wanted):
+def partial_round(needed, wanted, leaves=np.inf):
     """Simulate a server that waits for `wanted` whole models; the others then send the widest that fitted.
 
-    Returns the end of the round, and the units of each client.
+    Returns the end of the round, and the units of each client, 0 for clients that leave before they are done.
     """
+    leaves = np.broadcast_to(leaves, 5)
     events = [(needed[client, -1], client) for client in range(5)]
     heapq.heapify(events)
-    for _ in range(wanted):
-        clock, _ = heapq.heappop(events)
+    done = 0
+    while done < wanted:
+        clock, client = heapq.heappop(events)
+        done += clock <= leaves[client]
     units = np.maximum(1, np.sum(needed <= clock, axis=1))
-    return needed[range(5), units - 1].max(), units
+    ends = needed[range(5), units - 1]
+    return np.minimum(ends, leaves).max(), np.where(ends <= leaves, units, 0)
 
 
 def run(policy, clock=CLOCK, name="heterofl", **options):
@@ -123,3 +127,23 @@ def test_partial_work_is_the_widest_model_that_fits(max_work, on_time, name):
     assert history.eval_bytes()[0] == pytest.approx(
         2 * each_round * history.eval_round[0]
     )
+
+
+def test_clients_that_leave_send_no_submodel():
+    """The fastest leaves before its whole model is done, the next one after it, the slowest before its narrowest."""
+    needed = seconds()
+    first, second, *_ = np.argsort(needed[:, 2])
+    slow = np.argmax(needed[:, 0])
+    leaves = np.full(5, 100.0)
+    leaves[first] = 0.9 * needed[first, 2]
+    leaves[second] = 1.01 * needed[second, 2]
+    leaves[slow] = 0.5 * needed[slow, 0]
+    end, units = partial_round(needed, 1, leaves)
+    assert units[second] == 3
+    presence = srp.clocks.Intervals(np.zeros((5, 1)), leaves[:, None])
+    clock = srp.clocks.Available(CLOCK, presence)
+    history = run(PartialWork(3, on_time=0.2), clock, num_rounds=1, evaluations=())
+    np.testing.assert_allclose(history.compute_time, end, rtol=1e-6)
+    assert history.cohort_size[0] == np.sum(units > 0) < 5
+    share = SIZES[units[units > 0]].mean() / SIZES[-1]
+    np.testing.assert_allclose(history.metrics["message_share"], share, rtol=1e-6)

@@ -81,6 +81,26 @@ def test_d_gd_stays_at_the_truths_of_proposition_1(import_from):
         assert shrinks_to(truth, 2) <= 0.5
 
 
+def test_unused_samples_of_a_batch_have_no_effect(import_from):
+    """Seven samples of which three are used are a batch of three."""
+    made = import_from("")("batches").LinearFedRepByBatch
+    task = srp.data.linear_task(jax.random.key(0), 4, 9, 2, 0.5)
+    algorithm = made(task, step_size=0.1, samples_per_round=7, start="random", batch=3)
+    server = algorithm.init(jax.random.key(1), task)
+    sampler = algorithm.sampler(7)
+    key, place = jax.random.key(2), sampler.locate(*server)
+    client = task.train_client(jnp.int32(0))
+    batch = sampler.draw(key, server.representation, place, client)
+    np.testing.assert_array_equal(batch.y != 0, np.arange(len(batch.y)) < 3)
+    first = {name: getattr(batch, name)[:3] for name in ("features", "y", "noise")}
+    used = batch._replace(**first)
+    head, expected = (srp.linear.least_squares(b.features, b.y) for b in (batch, used))
+    np.testing.assert_allclose(head, expected, rtol=1e-4)
+    found = sampler.descent(key, batch, expected)
+    of_three = srp.linear.samplers.subspace(3).descent(key, used, expected)
+    assert_close(found, of_three, 1e-4)
+
+
 @pytest.mark.long
 def test_distances_by_batch_agree_with_numpy(import_from):
     """Mean distances after 1, 6 and 15 rounds against the loop over full samples, by their standard error."""

@@ -140,6 +140,33 @@ def test_long_tables_have_the_histories(whole, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_rounds")
+def test_an_option_with_the_name_of_a_column_has_another_one_in_tables(tmp_path):
+    found = grid(tmp_path, {"method": ["fedavg"], "evaluation": ["fine_tune"]})
+    for table in (found.clients_frame(), found.summary()):
+        columns = table[["option_evaluation", "evaluation"]]
+        assert (columns == "fine_tune").all(axis=None)
+    assert len(found.save()) == 2  # no column twice, which pyarrow refuses
+
+
+def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
+    before = {path: path.read_bytes() for path in whole.save()}
+
+    def full(table, path, **_):
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    def to_csv(table, path, **_):
+        path.write_bytes(b"new")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # of pyarrow
+    monkeypatch.setattr("pandas.DataFrame.to_csv", to_csv)
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{whole.folder}'"):
+        whole.save(communication=9.0)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}
     found = grid(tmp_path, axes, options={"target": 0.001, "num_rounds": 2}, batch=1)

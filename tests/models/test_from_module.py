@@ -88,16 +88,27 @@ class Backwards(nn.Module):
         )
 
 
+class NNXBackwards(nnx.Module):
+    def __init__(self, rngs):
+        self.a = nnx.Linear(5, 3, rngs=rngs)
+        self.z = nnx.Linear(6, 5, rngs=rngs)
+        self.m = nnx.Linear(2, 6, rngs=rngs)
+
+    def __call__(self, x):
+        return self.a(nnx.tanh(self.z(self.m(x))))
+
+
 @pytest.mark.parametrize(
     ("module", "order"),
     [
         (Backwards(), "m z a"),
+        (NNXBackwards, "m z a"),
         (
             nn.Sequential([nn.Dense(3) for _ in range(11)]),
             " ".join(f"layers_{i}" for i in range(11)),
         ),
     ],
-    ids=["linen", "many"],
+    ids=["linen", "nnx", "many"],
 )
 def test_layers_are_cut_in_the_order_of_calls(module, order):
     names = order.split()

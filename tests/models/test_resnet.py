@@ -30,6 +30,15 @@ def by_running(x, norm, is_real):
     return (x - held["mean"]) / np.sqrt(held["var"] + 1e-5) * norm["scale"] + norm["bias"]
 
 
+def by_group(x, norm, is_real):
+    """Normalise by the statistics of each example's two groups of channels."""
+    parts = x.reshape(len(x), -1, 2, x.shape[-1] // 2)
+    mean = parts.mean((1, 3), keepdims=True)
+    var = parts.var((1, 3), keepdims=True)
+    found = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
+    return found * norm["scale"] + norm["bias"]
+
+
 def resnet(params, x, normalised, is_real):
     """He et al., 2016, table 1 and section 4.2: the logits of a batch, layer by layer."""
     layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
@@ -69,13 +78,14 @@ def drawn(model):
     return jax.tree.map(one, jax.eval_shape(model.init, KEY))
 
 
-@pytest.mark.short("trained")
-@pytest.mark.parametrize("case", ["judged", "trained"])
+@pytest.mark.short("trained", "group")
+@pytest.mark.parametrize("case", ["judged", "trained", "group"])
 def test_layer_by_layer(case):
-    model = srp.models.ResNet18((9, 8, 3), 4, **SMALL)
+    norm = "group" if case == "group" else "batch"
+    model = srp.models.ResNet18((9, 8, 3), 4, norm=norm, **SMALL)
     params, x = drawn(model), jax.random.normal(KEY, (5, 9, 8, 3))
     is_real = jnp.asarray([True, True, True, False, True])
-    normalised = {"judged": by_running, "trained": by_batch}[case]
+    normalised = {"judged": by_running, "trained": by_batch, "group": by_group}[case]
     expected = resnet(params, x, normalised, is_real)
     with srp.models.normalization.example_weights(is_real.astype(float)):
         key = KEY if case == "trained" else None

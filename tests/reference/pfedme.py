@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from reference import mlp
-from reference.local import combine, mean, weight
+from reference.local import combine, mean, no_momentum, train, weight
 
 
 def run(
@@ -25,6 +25,7 @@ def run(
         models = []
         for i in cohort:
             w, theta = params, params
+            buffers = no_momentum(params, params)
             for rows in steps(t, i):
                 for _ in range(inner_steps):
                     slope = mlp.gradient(theta, clients[i].x[rows], clients[i].y[rows])
@@ -34,7 +35,17 @@ def run(
                         slope,
                         w,
                     )
-                w = combine(lambda w, th: w - sgd.step * penalty * (w - th), w, theta)
+                of_envelope = combine(lambda w, th: penalty * (w - th), w, theta)
+                w = train(
+                    w,
+                    w,
+                    clients[i].x,
+                    clients[i].y,
+                    [rows],
+                    sgd,
+                    lambda *_, g=of_envelope: g,
+                    buffers,
+                )
             models.append(w)
             own[i] = theta
         average = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
