@@ -227,7 +227,7 @@ def test_seeds_run_in_batches_that_fit(
     ]
     assert said == [f"memory is short: {at_once} of {num_seeds} seeds at a time"]
     sizes = [min(at_once, num_seeds - i // at_once * at_once) for i in range(num_seeds)]
-    assert [history.config["num_seeds"] for history in found] == sizes
+    assert [history.config["machine"]["num_seeds"] for history in found] == sizes
     for one, other in zip(together, found, strict=True):
         assert one.config["key"] == other.config["key"]
         np.testing.assert_allclose(one.metrics["w"], other.metrics["w"], rtol=1e-5)

@@ -271,7 +271,7 @@ def seconds(runs: Sequence[History], what: str) -> float:
     """
     return sum(
         getattr(run, f"{what}_seconds")
-        / (run.config.get(MACHINE, {}).get("num_seeds") or 1)
+        / ((run.config.get(MACHINE) or {}).get("num_seeds") or 1)
         for run in runs
     )
 
