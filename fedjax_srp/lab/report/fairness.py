@@ -86,11 +86,11 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
     ]
 
 
-def _algorithm_of(history: History) -> str | None:
-    """Return the name of the recorded algorithm; None without a record, or for an unknown class."""
+def _algorithm_of(history: History) -> str:
+    """Return the name of the recorded algorithm; "" without a record, or for an unknown class."""
     method = history.config.get("method") or {}
     described = method.get("algorithm") or {}
-    return getattr(KNOWN.get(str(described.get(PART))), "name", None)
+    return getattr(KNOWN.get(str(described.get(PART))), "name", "")
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:
