@@ -26,6 +26,7 @@ from harness.measure import Rounds, machine, peak_memory, seconds, summary, synt
 import fedjax_srp as srp
 from fedjax_srp.driver.memory import estimate
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.models import Convolution, Dense, Layer, Split
 from fedjax_srp.models.lenet import pooled_relu
 
@@ -90,7 +91,7 @@ def measured(
         participation="full",
         **setting.options,
     )
-    request = Request(method, data, evaluations=())
+    request = Request(method, data, settings=Settings(evaluations=()))
     run = Rounds(method.algorithm, data, method.participation)
     return {
         "clients": clients,

@@ -21,7 +21,8 @@ def few_lines(**fields):
 )
 def test_updates_that_are_never_stale_give_a_warning(policy):
     with pytest.warns(UserWarning, match="never stale") as caught:
-        simulate(few_lines(), DATA, participation=policy)
+        srp.simulate(few_lines(), DATA, participation=policy, num_rounds=1, seed=0)
+    assert [warning.filename for warning in caught] == [__file__]  # of the caller
     (message,) = [str(warning.message) for warning in caught]
     assert "\n" not in message
     for words in (policy.name, "few_lines", "never stale", "new_algorithm.md"):

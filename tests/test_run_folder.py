@@ -307,6 +307,18 @@ def test_a_seal_with_other_contents_is_refused_or_changes_nothing(change, tmp_pa
         assert_equal(loaded, small())
 
 
+@pytest.mark.parametrize("schedule", [[], "all", {"num_rounds": "many"}])
+def test_a_record_of_other_types_is_damaged(schedule, tmp_path):
+    """Also where it is compared before its checksum is looked at."""
+    small().save(tmp_path)
+    file = tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    content["config"]["schedule"] = schedule
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is not that of a run"):
+        run_folder.read_config(tmp_path)
+
+
 @pytest.mark.parametrize(
     "name", ["config.json", "history.csv", "clients.csv", "summary.json"]
 )

@@ -15,6 +15,7 @@ from fedjax_srp.lab.grids import points
 from fedjax_srp.lab.runs.run import from_options
 from fedjax_srp.models import FACTORIES
 from fedjax_srp.participation.by_name import POLICIES, read_policy
+from fedjax_srp.parts.description import describe
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.parts.texts import read_part
 
@@ -164,6 +165,8 @@ def test_rows_of_own_methods_take_all_three(given):
     assert method.name == "mine"
     text = given if isinstance(given, str) else "Fastest(k=3)"
     assert method.participation == read_policy(text)
+    run = from_options({"method": "mine", "dataset": "digits", "num_clients": 6})
+    assert run.record["method"]["participation"] == describe(read_policy(text))
     with refused("participation=3 must be"):
         srp.methods.register("mine", srp.algorithms.FedAvg, participation=3)
 

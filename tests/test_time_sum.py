@@ -59,3 +59,11 @@ def test_time_never_goes_back():
     now, ahead = end_of_round(state, all_clients(3), AVAILABLE, jnp.asarray(2.0**-30))
     assert now == state.now
     assert ahead == 2.0**-23 - 2.0**-30
+
+
+def test_a_round_that_never_ends_leaves_the_time_infinite():
+    state = START
+    for duration in (1.0, np.inf, 1.0):
+        now, ahead = end_of_round(state, all_clients(3), AVAILABLE, jnp.asarray(duration))
+        state = state._replace(now=now, ahead=ahead)
+    assert (state.now, state.ahead) == (np.inf, 0)

@@ -1,5 +1,6 @@
 """Measured devices in the units of the measurement: seconds a batch, Mbit/s, and times by the clients' names."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import KEY, clients_of, federation, model, refusal, simulate
@@ -37,6 +38,32 @@ def test_an_algorithm_without_batches_is_refused():
     message = refusal(simulate, linear, task, clock=Devices.measured(1.0, 1.0, 1.0))
     assert "per='batch'" in message
     assert "give compute in operations" in message
+
+
+@srp.part
+class OtherFields(srp.FederatedAlgorithm):
+    """A user's algorithm whose fields have the names of a model and its training, and are neither."""
+
+    model: str = "line"
+    training: float = 0.5
+
+    def init(self, key, data):
+        return jnp.zeros(2)
+
+    def client(self, key, server, state, examples, context):
+        return srp.ClientOutput(self.training * server)
+
+    def server(self, key, server, mean, context):
+        return mean
+
+
+def test_a_user_may_use_the_names_model_and_training():
+    clock = Devices(1.0, downlink=1.0, uplink=1.0)
+    history = simulate(OtherFields(), DATA, 1, clock=clock)
+    messages = history.bytes_down + history.bytes_up
+    np.testing.assert_allclose(history.client_time, messages)
+    message = refusal(simulate, OtherFields(), DATA, clock=Devices.measured(1.0, 1, 1))
+    assert "per='batch'" in message
 
 
 @pytest.mark.parametrize("name", ["seconds_per_batch", "down_mbit", "up_mbit"])

@@ -243,6 +243,8 @@ def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed():
     first, second = runs(1.0, 2.0)
     assert first != second
     assert runs(1.0, 2.0, 3.0)[:2] == [first, second]
+    all_judged, none_judged = (runs(1.0, evaluations=each) for each in ("all", ()))
+    assert all_judged == none_judged  # also with code of one's own
     slower = srp.clocks.Fixed(srp.clocks.Exponential(0.5))
     for more in {"data": numbers(3.0, -1.0, 5.0)}, {"clock": slower}:
         assert {first, second}.isdisjoint(runs(1.0, 2.0, **more))

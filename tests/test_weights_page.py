@@ -30,7 +30,7 @@ def test_weights_go_in_and_out():
     if has_torch:
         np.testing.assert_allclose(page["logits"], page["outputs"], atol=1e-4)
     again = page["again"]
-    assert again.config["start_checksum"] == history.config["start_checksum"]
+    assert again.config["start"] == history.config["start"]
     np.testing.assert_array_equal(again.accuracy, accuracies["fine_tune"])
 
 

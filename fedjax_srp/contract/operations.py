@@ -118,10 +118,12 @@ def _own_costs(
 def batch_operations(algorithm: FederatedAlgorithm, train: PyTree) -> float:
     """Operations of a gradient step of the algorithm's model on a batch of its training; 0 without these."""
     model: Any = getattr(algorithm, "model", None)
-    training: Any = getattr(algorithm, "training", None)
-    if model is None or training is None or not isinstance(train, Examples):
+    batch_size: Any = getattr(getattr(algorithm, "training", None), "batch_size", None)
+    # a user's fields of these names may be something else
+    is_model = hasattr(model, "logits") and hasattr(model, "loss")
+    if not (is_model and isinstance(batch_size, int) and isinstance(train, Examples)):
         return 0.0
-    batch_size = min(training.batch_size, train.y.shape[0])
+    batch_size = min(batch_size, train.y.shape[0])
     of_batch = lambda leaf: jax.ShapeDtypeStruct(
         (batch_size, *leaf.shape[1:]), leaf.dtype
     )

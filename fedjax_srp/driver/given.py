@@ -23,6 +23,7 @@ from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays
 
+SEEDS = 2**32  # JAX keeps 32 bits of a seed: a larger one would repeat another run
 Start = ServerState | Literal["init"]
 
 
@@ -33,7 +34,7 @@ def root_key(key: Key | None, seed: int | None) -> Key:
         raise ValueError(f"{have}: give key=jax.random.key(0), or seed=0")
     if key is not None:
         return key
-    return jax.random.key(check_integer("seed", seed, 0, 2**63 - 1))
+    return jax.random.key(check_integer("seed", seed, 0, SEEDS - 1))
 
 
 def check_kept(server_state: ServerState, argument: str = "server_state") -> None:

@@ -102,7 +102,7 @@ def personalize(
 
 def _root_key(history: History) -> Key:
     """Return the key of a run, from its record."""
-    words = np.asarray(history.config.get("key", ()), np.uint32)
+    words = np.asarray(history.config.get("key") or (), np.uint32)
     expected = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
     if words.shape != expected:
         raise ValueError(

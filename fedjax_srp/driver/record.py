@@ -219,9 +219,11 @@ def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
 
     The dicts are empty if the program has no hash.
     """
+    judged = [f"{PROGRAM}.{name}" for name in run.evaluations]
+    left_out = ("schedule", "evaluations", "record_loss", *judged)
     found = []
     for of_seed in records(run, root):
-        made = without(identity(of_seed), "schedule", "evaluations", "record_loss")
+        made = without(identity(of_seed), *left_out)
         is_known = UNKNOWN not in (made[PROGRAM] or {})
         content = json.dumps(made, sort_keys=True).encode()
         found.append({"run": f"{zlib.crc32(content):08x}"} if is_known else {})

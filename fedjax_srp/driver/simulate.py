@@ -260,7 +260,7 @@ def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[Hi
             f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client trains on the model of the "
             "round in which it delivers, so updates are never stale, which flatters an asynchronous server; use "
             "fedbuff, fedasync or fedat, or make the method asynchronous (docs/new_algorithm.md)",
-            stacklevel=5,
+            stacklevel=4,
         )
     settings = run.settings
     processes = {device.process_index for device in run.layout.devices}

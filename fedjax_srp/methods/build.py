@@ -55,14 +55,10 @@ def get(
         'doubling'
     """
     check_dataset(dataset)
-    num_clients = getattr(dataset, "num_clients", None)
     policy = participation
     if policy is not None:
-        policy = read_unless_name(policy, num_clients)
+        policy = read_unless_name(policy, getattr(dataset, "num_clients", None))
     choice = choose(name, model, policy, shared, **options)
-    of_row = read_unless_name(recipe(name).participation, num_clients)
-    if policy is None and isinstance(of_row, ParticipationPolicy):
-        choice = choice._replace(own_policy=of_row)
     of_model = dict(choice.model)
     if isinstance(model, SplitModel):
         augment = of_model.get("augment")

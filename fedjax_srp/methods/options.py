@@ -88,7 +88,7 @@ class Choice(NamedTuple):
     policy: dict[str, Any]  # given options only
     model: dict[str, Any]  # given options only
     defaults: dict[str, Any]  # of the model
-    own_policy: ParticipationPolicy | None  # given as an object
+    own_policy: ParticipationPolicy | None  # an object, also by text or of the row
 
     def model_options(self) -> dict[str, Any]:
         """Return the name of the model, or the object, and its options with their defaults."""
@@ -120,6 +120,7 @@ def choose(
     )
     policy = None if participation is None else read_unless_name(participation)
     route = routes(name, policy, model)
+    own = read_unless_name(recipe(name).participation) if policy is None else policy
     _check_disjoint(route)
     given = _chosen(name, route, options, shared or {})
     given = _without_inner_options(route, given, options)
@@ -141,7 +142,7 @@ def choose(
         {o: given[o] for o in route.policy if o in given},
         {o: given[o] for o in route.model if o in given},
         defaults | dict.fromkeys(ANY_MODEL_OPTIONS),
-        policy if isinstance(policy, ParticipationPolicy) else None,
+        own if isinstance(own, ParticipationPolicy) else None,
     )
 
 

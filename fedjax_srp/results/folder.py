@@ -27,11 +27,10 @@ from fedjax_srp._version import __version__
 from fedjax_srp.parts.checks import is_key, short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.parts.files import open_file, read_text
-from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
+from fedjax_srp.results import atomic, csv_files, json_files, records, sealed_folders
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
 from fedjax_srp.results.errors import DamagedError, reading
-from fedjax_srp.results.records import contradictions
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -198,7 +197,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
     with reading(CONFIG, "is not that of a run"):
         content = json_files.parse(read_text(atomic.current(folder, CONFIG)))
-        return content["name"], dict(content["config"])
+        config = json_files.jsonable(dict(content["config"]))  # not too deep
+        if not json_files.has_structure(config, records.STRUCTURE):
+            raise ValueError("other settings")
+        return content["name"], config
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -231,7 +233,7 @@ def difference(history: Any, folder: Path) -> str:
     except DamagedError:
         return ""
     ours = {"name": history.name, **history.config}
-    for fact, value, other in contradictions(ours, {"name": name, **config}):
+    for fact, value, other in records.contradictions(ours, {"name": name, **config}):
         return f"{fact}={short(other)} where this one has {short(value)}"
     return ""
 

@@ -43,7 +43,8 @@ STRUCTURE = {
         {"name": str | None, "num_clients": int | None, "options": _OPTIONAL},
     ),
     "machine": (type(None), {"num_seeds": int | None}),
-    **dict.fromkeys(("clock", "schedule", "jax", "version", "program"), _OPTIONAL),
+    "schedule": (type(None), {"num_rounds": int | None}),
+    **dict.fromkeys(("clock", "jax", "version", "program"), _OPTIONAL),
     **dict.fromkeys(("model", "words"), _OPTIONAL),
     **dict.fromkeys(("key", "evaluations"), list | None),
 }

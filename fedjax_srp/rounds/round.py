@@ -466,6 +466,7 @@ def end_of_round(
     step = compute_time - state.ahead
     now = jnp.maximum(state.now + step, state.now)  # never back
     ahead = (now - state.now) - step
+    ahead = jnp.where(jnp.isfinite(now), ahead, 0)  # infinity less infinity is nan
     if times.available is None:
         return now, ahead
     # Time must pass, or clients that leave at once would be selected forever; subnormal numbers count as 0.

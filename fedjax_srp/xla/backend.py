@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 
 _NUM_DEVICES = "jax_num_cpu_devices"
+_started_before_fork = False
 # in a forked process: JAX ran in the one that it was forked from
 _is_forked_from_jax = False
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)
@@ -41,9 +41,14 @@ def check_not_forked() -> None:
         )
 
 
-def _note_fork(is_parent: bool = False) -> None:
+def _before_fork() -> None:
+    global _started_before_fork
+    _started_before_fork = _has_started()
+
+
+def _after_fork() -> None:
     global _is_forked_from_jax
-    _is_forked_from_jax = not is_parent and _has_started()
+    _is_forked_from_jax = _started_before_fork
 
 
 def _has_started() -> bool:
@@ -58,9 +63,7 @@ def _has_started() -> bool:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(
-        before=_note_fork, after_in_parent=functools.partial(_note_fork, True)
-    )
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def compiler_options(platform: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@ if sys.argv[1] == "started":
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if not os.fork():  # what holds in a process still holds after it has forked, too
+    os._exit(0)
 try:
     prepare(Request(None, None))
 except ValueError as error:

@@ -369,6 +369,21 @@ def test_names_of_this_process_are_sent_and_those_of_loaded_files_are_not(tmp_pa
         del srp.methods.POLICIES[name]
 
 
+def test_the_policy_that_a_row_names_is_sent_with_it(tmp_path):
+    @srp.part
+    class Two(srp.participation.Fastest):
+        k: int = 2
+
+    srp.methods.register_participation("of_row", Two)
+    srp.methods.register("row", srp.algorithms.FedAvg, participation="of_row")
+    members = tuple(units.as_members(points_of(method="row", data=DATA), tmp_path))
+    sent = packed([units.Unit("all", members, tmp_path)])
+    del srp.methods.RECIPES["row"], srp.methods.POLICIES["of_row"]
+    (unit,) = unpacked(sent).values()
+    request = unit.members[0].point.run.simulation(DATA)
+    assert request["algorithm"].participation.k == 2
+
+
 class Recalled(srp.data.FederatedData):
     """Data whose scores have another name."""
 

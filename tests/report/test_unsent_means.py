@@ -1,13 +1,14 @@
 """A row that is judged by a model that no client ever sends says so."""
 
-import dataclasses
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 from report.made_up import made
 
 import fedjax_srp as srp
 from fedjax_srp.lab.report import fairness, repeats
+from fedjax_srp.parts.description import describe
 
 
 def test_every_default_evaluation_that_says_so_is_known():
@@ -21,21 +22,20 @@ def test_every_default_evaluation_that_says_so_is_known():
         evaluations = algorithm.evaluations
         default = next(iter(evaluations))
         if "never send" in inspect.getdoc(evaluations[default]).replace("\n", " "):
-            found[name, default] = next(n for n in evaluations if "own" in n)
+            found[algorithm.name, default] = next(n for n in evaluations if "own" in n)
     assert found == fairness.UNSENT_MEANS
 
 
-def run_of(algorithm, seed):
-    history = made(algorithm.__name__.lower(), seed, rounds=40, clients=6, own=True)
-    described = {"part": f"{algorithm.__module__}.{algorithm.__name__}"}
-    method = history.config["method"] | {"algorithm": described}
-    history = dataclasses.replace(history, config=history.config | {"method": method})
-    return repeats.of(history, Path(f"{history.name}{seed}"))
-
-
 def test_the_note_names_the_methods_once():
-    algorithms = (srp.algorithms.FedRep, srp.algorithms.FedAvg)
-    runs = [run_of(algorithm, seed) for algorithm in algorithms for seed in (0, 1)]
+    model = srp.models.MLP((5,), 3, (4,))
+    runs = []
+    for algorithm in (srp.algorithms.FedRep(model), srp.algorithms.FedAvg(model)):
+        for seed in (0, 1):
+            name = algorithm.name
+            history = made(name, seed, rounds=40, clients=6, own=True)
+            method = {"name": name, "algorithm": describe(algorithm)}
+            history = replace(history, config=history.config | {"method": method})
+            runs.append(repeats.of(history, Path(f"{name}{seed}")))
     (note,) = [note for note in repeats.rows(runs).notes if "never send" in note]
     assert note.endswith("judged by own_head: FedRep")
     own = [repeats.with_evaluation(run, "own_head") for run in runs]

@@ -81,7 +81,7 @@ class Member(NamedTuple):
         known = self._recorded()
         had = run.other_limits(known)
         different = {name: value for name, (_, value) in run.differing(known).items()}
-        if had.get("num_rounds", math.inf) < run.settings.num_rounds:
+        if (had.get("num_rounds") or math.inf) < run.settings.num_rounds:
             del had["num_rounds"]
         for name, value in (different | had).items():
             raise ValueError(

@@ -91,14 +91,17 @@ def unpacked(units: bytes) -> dict[str, Unit]:
 
 def _registered(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the own entries of each registry that runs name, but those of files that they load."""
-    records = " ".join(str(run.record) for run in runs)
+    named = " ".join(str(run.record) for run in runs)
+    for run in runs:
+        if run.choice is not None:
+            named += f" {run.choice.route.participation}"  # also of the row
     loaded = {Path(file).stem for run in runs for file in run.load}
     entries = []
     for registry in _REGISTRIES:
         own = {}
         for name, entry in registry.own().items():
             maker = without_partial(inspect.unwrap(getattr(entry, "factory", entry)))
-            if name in records and maker.__module__ not in loaded:
+            if name in named and maker.__module__ not in loaded:
                 own[name] = entry
         entries.append(own)
     return entries

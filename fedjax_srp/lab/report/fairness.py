@@ -11,14 +11,15 @@ import numpy as np
 from fedjax_srp.base import WASTED_TIME
 from fedjax_srp.methods import label
 from fedjax_srp.parts.description import PART
+from fedjax_srp.parts.part import KNOWN
 from fedjax_srp.results.history import History
 from fedjax_srp.results.measures import Of, last
 
-# evaluations that start from a mean which the simulation takes and no client sends
-UNSENT_MEANS = {  # class of an algorithm, and its evaluation
-    ("FedRep", "fine_tune"): "own_head",
-    ("FedPer", "fine_tune"): "own_head",
-    ("LGFedAvg", "fine_tune"): "own_representation",
+# name of an algorithm and its evaluation that starts from a mean which the simulation takes and no client sends
+UNSENT_MEANS = {
+    ("fedrep", "fine_tune"): "own_head",
+    ("fedper", "fine_tune"): "own_head",
+    ("lg_fedavg", "fine_tune"): "own_representation",
 }
 HEADER = (
     "slowest tenth %",
@@ -74,9 +75,7 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
     instead: dict[str, dict[str, None]] = {}
     for runs in rows.values():
         history = runs[0].history
-        described = (history.config.get("method") or {}).get("algorithm") or {}
-        algorithm = str(described.get(PART)).rpartition(".")[2]
-        judged_by = (algorithm, history.evaluation)
+        judged_by = (_algorithm_of(history), history.evaluation)
         if judged_by in UNSENT_MEANS:
             named = instead.setdefault(UNSENT_MEANS[judged_by], {})
             named[label(history.name)] = None
@@ -85,6 +84,13 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
         f"what clients hold is judged by {evaluation}: {', '.join(names)}"
         for evaluation, names in instead.items()
     ]
+
+
+def _algorithm_of(history: History) -> str:
+    """Return the name of the recorded algorithm; "" without a record, or for an unknown class."""
+    method = history.config.get("method") or {}
+    described = method.get("algorithm") or {}
+    return getattr(KNOWN.get(str(described.get(PART))), "name", "")
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:

@@ -254,9 +254,10 @@ def named(method: str) -> str:
 def _clock_communication(runs: Sequence[History]) -> float:
     """Return the communication time that the clock adds to a round; nan unless it is known."""
     clock = runs[0].config.get("clock")
-    while clock and "clock" in clock:  # a clock within another, as in `clocks.Failing`
+    # a clock within another, as in `clocks.Failing`; a user's field of this name may be something else
+    while isinstance(clock, Mapping) and "clock" in clock:
         clock = clock["clock"]
-    if not clock:
+    if not isinstance(clock, Mapping) or not clock:
         return math.nan
     cost = clock.get("communication", 0.0)
     if not isinstance(cost, int | float):
@@ -271,7 +272,7 @@ def seconds(runs: Sequence[History], what: str) -> float:
     """
     return sum(
         getattr(run, f"{what}_seconds")
-        / (run.config.get(MACHINE, {}).get("num_seeds") or 1)
+        / ((run.config.get(MACHINE) or {}).get("num_seeds") or 1)
         for run in runs
     )
 

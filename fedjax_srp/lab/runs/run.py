@@ -21,6 +21,7 @@ from fedjax_srp.base import (
     ParticipationPolicy,
 )
 from fedjax_srp.clocks.by_name import read_clock
+from fedjax_srp.driver.given import SEEDS
 from fedjax_srp.driver.prepare import Request, check_evaluations
 from fedjax_srp.driver.record import (
     JAX_SETTINGS,
@@ -60,7 +61,6 @@ _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument o
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
 _PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
-_SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ class Run:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < _SEEDS:
-            raise ValueError(f"seed={self.seed}: must lie between 0 and {_SEEDS - 1}")
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed={self.seed}: must lie between 0 and {SEEDS - 1}")
 
     def __getstate__(
         self,
