@@ -332,7 +332,7 @@ def no_penalty() -> str:
 
 
 def logarithmic() -> str:
-    """Ratio of times to 1.3 times the floor, and its product with log N, at the smallest and largest N of each n0."""
+    """Ratio of times to 1.3 times the floor, and its product with log N, at the smallest and largest N of each start."""
     parts = []
     for start in ("random", "moments"):
         rows = [
@@ -340,12 +340,7 @@ def logarithmic() -> str:
             for row in load_results(f"srpfl/results/linear_speedup_{start}.json")
             if row["num_clients"] >= 128
         ]
-        for title, of_title in (
-            ("n0 of appendix A", [row for row in rows if row["initial"] != BEFORE]),
-            (f"n0 = {BEFORE}", [row for row in rows if row["initial"] == BEFORE]),
-        ):
-            if of_title:
-                parts.append(f"{start} start, {title}, {first_to_last(of_title)}")
+        parts.append(f"{start} start, n0 of appendix A, {first_to_last(rows)}")
     by_lemma = load_results("srpfl/results/linear_speedup_moments_lemma.json")
     ratios = (
         np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in by_lemma
@@ -374,11 +369,6 @@ def first_to_last(rows: Sequence[Mapping[str, Any]]) -> str:
         for ratio, row in zip(ratios, kept, strict=True)
     )
     return f"N = {clients}: {text}, times log N {' to '.join(products)}"
-
-
-BEFORE = (
-    16  # n0 of the rows of the linear speed-up that were measured before appendix A's
-)
 
 
 def closer_targets() -> str:
@@ -555,7 +545,7 @@ SRPFL = [
         "outperforms its straggler-prone variant by a factor of log(N)",
         "section 4.1, Theorem 4.6", IN_PART, logarithmic,
         f"{OTHER}: stages of 30 rounds instead of the lemma's, target a multiple of the measured floor, 5 repeats; the "
-        "n0 of appendix A but for N = 65,536; from a moments start the ratio falls as 1 / log N from N = 1,024 on to "
+        "n0 of appendix A; from a moments start the ratio falls as 1 / log N from N = 1,024 on to "
         "twice and 1.3 times the floor, not to 1.1 times",
         LINEAR, "linear_speedup.py --init random",
     ),
