@@ -332,7 +332,7 @@ def no_penalty() -> str:
 
 
 def logarithmic() -> str:
-    """Ratio of times to 1.3 times the floor, and its product with log N, at the smallest and largest N of each start."""
+    """Ratio of times to 1.3 times the floor, and its product with log N, at the ends of each start."""
     parts = []
     for start in ("random", "moments"):
         rows = [
