@@ -278,7 +278,7 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
     assert (
         names(points_of({"clock": clocks}, method="fedavg", data=DATA))[1]
-        == "clock=fixed(rate=2)"
+        == "clock=fixed(rate=2.0)"
     )
     with pytest.raises(
         ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"

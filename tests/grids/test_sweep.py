@@ -8,6 +8,7 @@ from reference.histories import made_history
 from small_grid import grid
 
 from fedjax_srp.lab.grids.result import Grid
+from fedjax_srp.results import json_files
 
 RATES = (0.01, 0.1, 1.0)
 FINAL = {  # by rate and seed
@@ -24,6 +25,9 @@ def search(tmp_path, monkeypatch):
     planned = grid(
         tmp_path, axes, options={"method": "fedavg", "validation": 0.25}, dry_run=True
     )
+    json_files.write_json(
+        tmp_path / "summary.json", {"communication": 0.0, "target": None}
+    )
     folders = dict.fromkeys(planned.points, tmp_path)
     found = Grid(tmp_path, folders, planned.values, points=planned.points)
     finals = {}
@@ -32,9 +36,7 @@ def search(tmp_path, monkeypatch):
         made = {}
         for name, values in self.values.items():
             final = finals[values["learning_rate"]][values["seed"]]
-            arguments = {"communication": 0.0, "target": None}
-            config = {"arguments": arguments}
-            made[name] = made_history([final], [1.0], clients=2, config=config)
+            made[name] = made_history([final], [1.0], clients=2)
         return made
 
     monkeypatch.setattr(Grid, "histories", property(histories))

@@ -6,11 +6,11 @@ import chex
 import jax
 import numpy as np
 import pytest
-from reference.small import prepared
 from scipy import stats
 
 import fedjax_srp as srp
 from fedjax_srp.models import CropAndFlip, LeNet5
+from fedjax_srp.parts.description import describe
 
 KEY = jax.random.key(3)
 
@@ -75,4 +75,4 @@ def test_a_method_and_its_record_have_the_initialization():
     options = {"hidden": (6,), "initialization": "torch"}
     method = srp.methods.get("fedavg", dataset=data, **options)
     assert method.algorithm.model.initialization == "torch"
-    assert prepared(method, data).options()["initialization"] == "torch"
+    assert describe(method)["algorithm"]["model"]["initialization"] == "torch"
