@@ -172,7 +172,7 @@ def unchanged(
 
 
 class Charges(NamedTuple):
-    """What a round costs, where it is not what the phases show. Shapes and algorithms follow from static fields.
+    """The costs of a round, where they are not those of the phases. Shapes and algorithms follow from static fields.
 
     Bytes are those of broadcasts and messages, and operations those of the client functions, in every round; a method
     names here what differs for a real client.

@@ -66,7 +66,7 @@ class Parts(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """What functions of the package ask for while they are traced; both change the operations of a program."""
+    """Settings that functions of the package read while they are traced; both change the operations of a program."""
 
     platform: str  # see `backend.platform`
     reversible: int  # most units of work in loops with static bounds, 0 for others, see `loops.reversible`

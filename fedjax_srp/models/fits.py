@@ -16,7 +16,7 @@ ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
 
 
 class _Misfit(NamedTuple):
-    """What a model needs, and what a data set has instead, with a remedy."""
+    """A need of a model, the kind of data that is there instead, and the remedy."""
 
     model: str
     data: str

@@ -480,7 +480,7 @@ def end_of_round(
 def _reports(
     needs: tuple[str, ...], output: ClientOutput, client_data: ClientData
 ) -> dict[str, Array]:
-    """What one participant reports to the policy, () float each; `contract` has checked that they exist."""
+    """The reports of one participant to the policy, () float each; `contract` has checked that they exist."""
     reports: dict[str, Any] = {}
     for name in needs:
         if name == NUM_EXAMPLES:

@@ -218,7 +218,7 @@ class Run:
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """What is asked for, in the form of `History.config`: all facts that are known without data by name.
+        """The record of the run, in the form of `History.config`: all facts that are known without data by name.
 
         These lack their checksum, and a model by name is described by its options. With a user's own code it has the
         hash of the program, for which data are loaded, and the first run of these parts is traced.
