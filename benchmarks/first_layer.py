@@ -20,7 +20,7 @@ from harness.measure import Rounds, in_turn, machine, ratios, seconds, summary, 
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
-from fedjax_srp.driver import programs as program
+from fedjax_srp.driver import programs
 from fedjax_srp.models.dense import Inputs
 
 Decision = Any  # as `layer_in_span`
@@ -84,23 +84,44 @@ def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
     algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[
         case.method
     ](model, training)
-    with deciding(decide):
-        return Rounds(algorithm, data)
+    return DecidedRounds(decide, algorithm, data)
+
+
+@functools.cache
+def _functions(decide: Decision) -> Any:
+    """The driver's cache of compiled functions, one for each decision, which is no part of their keys."""
+    return functools.cache(programs._jitted.__wrapped__)
 
 
 @contextlib.contextmanager
 def deciding(decide: Decision) -> Iterator[None]:
-    """Programs are traced with a decision about the first layer, which is no part of a program's key."""
+    """Programs are traced, and looked up, with a decision about the first layer."""
     decided = local.layer_in_span
+    functions = programs._jitted
     local.layer_in_span = decide
-    program._jitted.cache_clear()
-    jax.clear_caches()
+    programs._jitted = _functions(decide)
     try:
         yield
     finally:
         local.layer_in_span = decided
-        program._jitted.cache_clear()
-        jax.clear_caches()
+        programs._jitted = functions
+
+
+class DecidedRounds(Rounds):
+    """Rounds with a decision about the first layer."""
+
+    def __init__(self, decide: Decision, *args: Any, **options: Any):
+        self.decide = decide
+        with deciding(decide):
+            super().__init__(*args, **options)
+
+    def __call__(self) -> None:
+        with deciding(self.decide):
+            super().__call__()
+
+    def evaluate(self) -> dict[str, tuple[jax.Array, jax.Array]]:
+        with deciding(self.decide):
+            return super().evaluate()
 
 
 def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:

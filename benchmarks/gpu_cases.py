@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import children
 import jax
 import numpy as np
-from first_layer import always, deciding, never
+from first_layer import DecidedRounds, always, never
 from gpu_compare import (
     BOUNDS,
     SCORES_APART,
@@ -162,23 +162,20 @@ def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
 def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _parts(world, how.convolution)
-    decision: Any = contextlib.nullcontext()
+    make: Any = Rounds
     if how.span is not None:
-        decision = deciding(always if how.span else never)
-    with decision:
-        return Rounds(
-            made.algorithm,
-            made.data,
-            made.policy,
-            world.length,
-            evaluations=("fine_tune",) if world.judged else (),
-            chunk_size=how.chunk,
-            devices=devices,
-            shard_data=devices is None
-            and jax.device_count() > 1
-            and world.model != "linear",
-            judged_at_once=how.judged_at_once,
-        )
+        make = functools.partial(DecidedRounds, always if how.span else never)
+    return make(
+        made.algorithm,
+        made.data,
+        made.policy,
+        world.length,
+        evaluations=("fine_tune",) if world.judged else (),
+        chunk_size=how.chunk,
+        devices=devices,
+        shard_data=devices is None and jax.device_count() > 1 and world.model != "linear",
+        judged_at_once=how.judged_at_once,
+    )
 
 
 def _scores(run: Rounds, num_clients: int) -> np.ndarray:

@@ -143,26 +143,28 @@ def main() -> None:
             times.setdefault("pfl", []).append(time)
             accuracies.setdefault("pfl", []).extend([accuracy] * (accuracy == accuracy))
         if number % EVERY == 0:
+            last = {name: of[-1] for name, of in accuracies.items() if of}
             print(
                 number,
-                *(f"{name} {of[-1]:.2f} s" for name, of in times.items()),
-                accuracies,
+                *(f"{name} {of[-1]:.3f} s" for name, of in times.items()),
+                *(f"{name} {100 * accuracy:.1f} %" for name, accuracy in last.items()),
                 flush=True,
             )
+        if number > LEFT_OUT and (number % EVERY == 0 or number == args.rounds):
+            kept = {name: of[LEFT_OUT:] for name, of in times.items()}
+            facts |= {"rounds": number}
+            facts |= {name: summary(of) for name, of in kept.items()}
+            if child is not None:
+                facts["pfl_over_ours"] = summary(ratios(kept, "pfl", "ours"))
+            write(args.out, facts | {"accuracies": accuracies})
     if child is not None:
         child.close()
-    kept = {name: of[LEFT_OUT:] for name, of in times.items()}
-    facts |= {name: summary(of) for name, of in kept.items()}
-    if child is not None:
-        facts["pfl_over_ours"] = summary(ratios(kept, "pfl", "ours"))
-    print(
-        {
-            name: facts[name]["median"]
-            for name in ("ours", "pfl", "pfl_over_ours")
-            if name in facts
-        }
-    )
-    write(args.out, facts | {"accuracies": accuracies})
+    medians = {
+        name: facts[name]["median"]
+        for name in ("ours", "pfl", "pfl_over_ours")
+        if name in facts
+    }
+    print(medians)
 
 
 if __name__ == "__main__":

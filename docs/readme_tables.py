@@ -171,11 +171,18 @@ def speed() -> str:
     h200.append(measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"])
     compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
     avg, rep, many = (seconds(case["result"]["seconds"]["median"]) for case in h200)
+    loops = [
+        case["result"]["rival_over_ours"]["median"]
+        for case in measured("gpu-h100-4")["cases"].values()
+        if case["settings"].get("against")
+    ]
+    jax_avg, jax_rep, torch_avg = map(three, loops)
     said += "\n\n" + wrapped(
         f"On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes {avg} (FedAvg) and {rep} "
         f"(FedRep), and one of 10,000 takes {many} (FedRep); the {len(compared)} methods that differ in more than "
-        "participation agree there with the CPU on a small MLP, in full precision "
-        "([performance](docs/performance.md#on-a-gpu))."
+        "participation agree there with the CPU on a small MLP, in full precision. On one NVIDIA H100 a loop over 100 "
+        f"clients that is compiled with JAX takes {jax_avg} (FedAvg) and {jax_rep} (FedRep) times as long as a round, "
+        f"one in PyTorch {torch_avg} times (FedAvg) ([performance](docs/performance.md#on-a-gpu))."
     )
     return f"{markdown(rows)}\n\n{said}"
 
@@ -468,8 +475,8 @@ def passes() -> str:
     return markdown(rows)
 
 
-def on_a_gpu() -> str:
-    """Rounds and evaluations on an H200."""
+def on_a_gpu(device: str = "h200", parts: str = "1234") -> str:
+    """Rounds and evaluations on a GPU."""
     rows = [
         [
             "",
@@ -482,9 +489,12 @@ def on_a_gpu() -> str:
             "compiled in s",
         ]
     ]
-    rate = measured("gpu-h200-1")["cases"]["limits"]["result"]["memory_bytes_per_second"]
-    for part in "1234":
-        for name, case in measured(f"gpu-h200-{part}")["cases"].items():
+    limits = measured("gpu-h200-1")["cases"]["limits"]["result"]
+    rate = limits["memory_bytes_per_second"]  # used for the H200's plain rounds only
+    for part in parts:
+        for name, case in measured(f"gpu-{device}-{part}")["cases"].items():
+            if case["settings"].get("against"):
+                continue
             found, world, how = (
                 case.get("result", {}),
                 case["settings"].get("world"),
@@ -549,11 +559,59 @@ def on_a_gpu() -> str:
     return markdown(rows)
 
 
+def on_an_h100() -> str:
+    """Rounds and evaluations on an H100."""
+    return on_a_gpu("h100", "124")
+
+
+def loops_on_an_h100() -> str:
+    """Rounds of 100 clients beside loops over clients on the same GPU."""
+    rows = [["", "clients", "a loop over clients", "ms", "of the loop", "times as fast"]]
+    for case in measured("gpu-h100-4")["cases"].values():
+        against = case["settings"].get("against")
+        if against is None:
+            continue
+        world = case["settings"]["world"]
+        found = case["result"]
+        rows.append(
+            [
+                f"round of {srp.methods.label(world['algorithm'])}",
+                f"{world['clients']:,}",
+                {"jitted loop": "compiled JAX", "torch": "PyTorch"}[against],
+                three(1e3 * found["seconds"]["median"]),
+                three(1e3 * found["rival_seconds"]["median"]),
+                three(found["rival_over_ours"]["median"]),
+            ]
+        )
+    return markdown(rows)
+
+
+def large_on_an_h100() -> str:
+    """Settings of other packages on an H100."""
+    titles = {
+        "blazefl-cnn": "FedAvg, BlazeFL's CNN, 500 images each, 5 epochs",
+        "pfllib-500": "FedAvg, PFLlib's CNN, 90 images each, 1 epoch",
+    }
+    rows = [["", "clients", "s a round", "peak, GB", "estimated, GB"]]
+    for name, found in measured("large-h100")["settings"].items():
+        rows.append(
+            [
+                titles[name],
+                f"{found['clients']:,}",
+                three(found["seconds"]["median"]),
+                f"{found['peak_bytes_so_far'] / 1e9:.1f}",
+                f"{sum(found['estimated_bytes'].values()) / 1e9:.1f}",
+            ]
+        )
+    return markdown(rows)
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "README.md": {"demo": demo, "beside_figure_3": beside_figure_3, "speed": speed},
     ROOT / "docs/performance.md": {
         "rivals": rivals, "other_numbers": other_numbers, "criterion": criterion, "packages": packages,
         "waits": waits, "passes": passes, "first_layer": first_layer, "gpu": on_a_gpu,
+        "gpu_h100": on_an_h100, "loops_h100": loops_on_an_h100, "large_h100": large_on_an_h100,
     },
 }  # fmt: skip
 

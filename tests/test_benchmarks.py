@@ -11,9 +11,11 @@ from harness.measure import Rounds, synthetic
 from reference.small import assert_close
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms import local
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import children
+import first_layer
 import gpu
 import gpu_cases
 import gpu_compare
@@ -138,6 +140,23 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(tmp_path):
         assert found["status"] == "wrong"
         assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
         assert ("seconds" in found["result"]) == is_timed
+
+
+def test_rounds_keep_their_decision_about_the_first_layer(monkeypatch):
+    rule = local.layer_in_span
+    taken = []
+    monkeypatch.setattr(local, "layer_in_span", lambda *args: taken.append(rule(*args)))
+    data = synthetic(3, examples=12, tests=1)
+    algorithm = srp.algorithms.FedAvg(srp.models.MLP(data.example_shape, 10, (8,)))
+    decided = [
+        first_layer.DecidedRounds(decision, algorithm, data)
+        for decision in (first_layer.never, first_layer.always)
+    ]
+    for rounds in decided * 2:
+        rounds()
+    assert not taken
+    plain, in_span = (rounds.working_bytes for rounds in decided)
+    assert plain != in_span
 
 
 @pytest.mark.short("FedRep")
