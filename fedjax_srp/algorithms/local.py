@@ -203,6 +203,143 @@ def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
+class Batch(NamedTuple):
+    """A batch of a client's examples."""
+
+    rows: Array  # (batch,) int32
+    valid: Array  # (batch,) bool; False: a row without weight
+    active: Array  # () bool; False: the client has taken all its steps
+    epoch: Array  # () int32, which includes earlier epochs
+    number: Array | int  # () int32, in its epoch
+
+
+class Step(NamedTuple):
+    """A step of `local_sgd`, see its arguments."""
+
+    loss: Loss
+    gradient: Gradient
+    after_step: Callable[[PyTree], PyTree]
+    training: LocalTraining
+    # One client trains after the other, so that no step is taken after a client's last.
+    is_sequential: bool
+
+    @property
+    def is_in_span(self) -> bool:
+        """True if the first dense layer is in the span of the examples."""
+        return self.gradient is gradient_in_span
+
+    @property
+    def moves_only_rows(self) -> bool:
+        """True if rows of other examples stay as they are in the span."""
+        return self.is_in_span and self.training.optimizer.is_plain
+
+    @property
+    def is_none_without_weight(self) -> bool:
+        """True if a batch of weight zero leaves a client that has finished unchanged.
+
+        Its step then needs no select.
+        """
+        has_plain_gradient = self.gradient is plain_gradient or self.is_in_span
+        is_plain = self.training.optimizer.is_plain and has_plain_gradient
+        return is_plain and self.after_step is as_stepped and not self.is_sequential
+
+    def __call__(
+        self, carry: Carry, frozen: PyTree, examples: Examples, batch: Batch, key: Key
+    ) -> Carry:
+        """Take the step on a batch; the key is for noise."""
+        valid = batch.valid
+        if self.is_none_without_weight:
+            valid = valid & batch.active
+        # Rows without weight are the first example's, so padding is never read.
+        rows = jnp.where(valid, batch.rows, 0)
+        params, state, losses = carry
+        dtype = dtype_of(params)
+        weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
+        x = examples.x[rows]
+        y = examples.y[rows]
+
+        def objective(params: PyTree, weights: Array) -> Array:
+            with example_weights(weights):
+                each = self.loss(params, frozen, x, y, key)
+                return jnp.sum(weights * per_example(each, rows.shape[0]))
+
+        direction = without_statistics(self.gradient(objective, params, weights))
+        if self.is_in_span and not self.moves_only_rows:  # momentum, decay move all rows
+            direction = of_all_rows(direction, params, rows)
+        if self.training.record_loss:
+            losses = losses + objective(params, weights).astype(losses.dtype)
+        updates, new_state = self.training.optimizer.update(direction, state, params)
+        if self.moves_only_rows:
+            new_params = apply_updates(params, updates, rows)
+        else:
+            new_params = optax.apply_updates(params, updates)
+        new_params = self.after_step(new_params)
+        new_params = with_statistics(new_params, params, objective, weights)
+        new = new_params, new_state, losses
+        if self.is_sequential or self.is_none_without_weight:
+            return new
+        return jax.tree.map(lambda n, o: jnp.where(batch.active, n, o), new, carry)
+
+
+# (carry, batch) -> carry
+Take = Callable[[Carry, Batch], Carry]
+
+
+def over_random_batches(
+    take: Take,
+    carry: Carry,
+    key: Key,
+    examples: Examples,
+    training: LocalTraining,
+    first_step: Array,
+) -> Carry:
+    """Take `training.steps` steps on batches drawn with replacement."""
+    batch_size = training.batch_size
+    steps = num_steps(training, examples)
+    everything = jnp.ones(batch_size, bool)
+
+    def sampled(t: Array, carry: Carry) -> Carry:
+        key_step = jax.random.fold_in(key, first_step + t)
+        num_rows = jnp.maximum(examples.count, 1)
+        rows = jax.random.randint(key_step, (batch_size,), 0, num_rows)
+        return take(carry, Batch(rows, everything, t < steps, first_step + t, 0))
+
+    max_steps = (training.steps or 0) * most_work()
+    return fori_loop(batch_max(steps), sampled, carry, max_steps)
+
+
+def over_epochs(
+    take: Take,
+    carry: Carry,
+    key: Key,
+    examples: Examples,
+    training: LocalTraining,
+    first_epoch: Array,
+) -> Carry:
+    """Take the steps of `training.epochs` epochs, each in an order of its own."""
+    capacity = examples.y.shape[0]
+    batch_size = training.batch_of(capacity)
+    num_epochs = jnp.int32(training.epochs) * training.work
+    steps = steps_per_epoch(training.batch_size, examples)
+    position = jnp.arange(batch_size, dtype=jnp.int32)
+
+    def epoch(e: Array, carry: Carry) -> Carry:
+        key_epoch = jax.random.fold_in(key, first_epoch + e)
+        order = _shuffled(key_epoch, examples.count, batch_size, capacity)
+
+        def shuffled(s: Array, carry: Carry) -> Carry:
+            rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
+            valid = s * batch_size + position < examples.count
+            active = (e < num_epochs) & (s < steps)
+            return take(carry, Batch(rows, valid, active, first_epoch + e, s))
+
+        max_steps = -(-capacity // batch_size)
+        return fori_loop(batch_max(steps), shuffled, carry, max_steps)
+
+    max_epochs = (training.epochs or 0) * most_work()
+    return fori_loop(batch_max(num_epochs), epoch, carry, max_epochs)
+
+
 def local_sgd(
     key: Key,
     loss: Loss,
@@ -254,21 +391,8 @@ def local_sgd(
             return _sgd_in_span(
                 layer, key, loss, params, frozen, examples, training, first_epoch
             )
-    capacity = examples.y.shape[0]
-    batch_size = training.batch_of(capacity)
-    dtype = dtype_of(params)
-    in_span = gradient is gradient_in_span
-    # Steps that leave the rows of other examples in the span as they are.
-    only_rows = in_span and optimizer.is_plain
     is_sequential = _is_sequential(params, frozen)
-    # A batch of weight zero then leaves a client that has finished unchanged, so its
-    # step needs no select.
-    zero_weight_is_no_step = (
-        not is_sequential
-        and optimizer.is_plain
-        and (gradient is plain_gradient or in_span)
-        and after_step is as_stepped
-    )
+    step = Step(loss, gradient, after_step, training, is_sequential)
 
     def train(
         params: PyTree,
@@ -280,82 +404,21 @@ def local_sgd(
         first_epoch: Array,
     ) -> Carry:
         key_noise = named_key(key, "noise")
-
-        def step(
-            carry: Carry,
-            rows: Array,
-            valid: Array,
-            active: Array,
-            epoch: Array | int,
-            s: Array | int,
-        ) -> Carry:
-            if zero_weight_is_no_step:
-                valid = valid & active
-            # Rows without weight are the first example's, so padding is never read.
-            rows = jnp.where(valid, rows, 0)
-            weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
-            x = examples.x[rows]
-            y = examples.y[rows]
-            key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
-
-            def objective(params: PyTree, weights: Array) -> Array:
-                with example_weights(weights):
-                    losses = loss(params, frozen, x, y, key_step)
-                    return jnp.sum(weights * per_example(losses, batch_size))
-
-            params, state, losses = carry
-            direction = without_statistics(gradient(objective, params, weights))
-            if in_span and not only_rows:  # momentum and weight decay move all rows
-                direction = of_all_rows(direction, params, rows)
-            if training.record_loss:
-                losses = losses + objective(params, weights).astype(losses.dtype)
-            updates, new_state = optimizer.update(direction, state, params)
-            if only_rows:
-                new_params = apply_updates(params, updates, rows)
-            else:
-                new_params = optax.apply_updates(params, updates)
-            new_params = after_step(new_params)
-            new_params = with_statistics(new_params, params, objective, weights)
-            new = new_params, new_state, losses
-            if is_sequential or zero_weight_is_no_step:
-                return new
-            return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
-
         if state is None:
             state = optimizer.init(params)
         losses = jnp.zeros(()) if training.record_loss else ()
+
+        def take(carry: Carry, batch: Batch) -> Carry:
+            key_epoch = jax.random.fold_in(key_noise, batch.epoch)
+            key_step = jax.random.fold_in(key_epoch, batch.number)
+            return step(carry, frozen, examples, batch, key_step)
+
+        over_batches = over_random_batches
+        if training.steps is None:
+            over_batches = over_epochs
         carry = params, state, losses
-        position = jnp.arange(batch_size, dtype=jnp.int32)
-        if training.steps is not None:  # batches drawn with replacement
-            steps = num_steps(training._replace(work=work), examples)
-
-            def sampled_step(t: Array, carry: Carry) -> Carry:
-                key_step = jax.random.fold_in(key, first_epoch + t)
-                num_rows = jnp.maximum(examples.count, 1)
-                rows = jax.random.randint(key_step, (batch_size,), 0, num_rows)
-                return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
-
-            max_steps = training.steps * most_work()
-            return fori_loop(batch_max(steps), sampled_step, carry, max_steps)
-
-        num_epochs = jnp.int32(training.epochs) * work
-        steps = steps_per_epoch(training.batch_size, examples)
-
-        def epoch(e: Array, carry: Carry) -> Carry:
-            key_epoch = jax.random.fold_in(key, first_epoch + e)
-            order = _shuffled(key_epoch, examples.count, batch_size, capacity)
-
-            def shuffled_step(s: Array, carry: Carry) -> Carry:
-                rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
-                valid = s * batch_size + position < examples.count
-                active = (e < num_epochs) & (s < steps)
-                return step(carry, rows, valid, active, first_epoch + e, s)
-
-            max_steps = -(-capacity // batch_size)
-            return fori_loop(batch_max(steps), shuffled_step, carry, max_steps)
-
-        max_epochs = (training.epochs or 0) * most_work()
-        return fori_loop(batch_max(num_epochs), epoch, carry, max_epochs)
+        now = training._replace(work=work)
+        return over_batches(take, carry, key, examples, now, first_epoch)
 
     if is_sequential:
         train = sequential(train)
@@ -364,7 +427,7 @@ def local_sgd(
     trained, state, losses = train(
         params, optimizer_state, frozen, examples, key, work, first
     )
-    if zero_weight_is_no_step:  # a client without examples has read only padding
+    if step.is_none_without_weight:  # a client without examples has read only padding
         start = params, jax.tree.map(jnp.zeros_like, losses)
         if_examples = lambda new, old: jnp.where(examples.count > 0, new, old)
         trained, losses = jax.tree.map(if_examples, (trained, losses), start)
