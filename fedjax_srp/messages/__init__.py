@@ -12,11 +12,12 @@ from fedjax_srp.messages.codecs import (
     Sign,
     TopK,
 )
-from fedjax_srp.messages.coded import Coded
+from fedjax_srp.messages.coded import Coded, CodedState
 
 __all__ = [
     "Codec",
     "Coded",
+    "CodedState",
     "ErrorFeedback",
     "Half",
     "LowRank",

@@ -76,7 +76,8 @@ def _bits_by(codec: Codec | None, shape: tuple[int, ...], dtype: Any) -> int:
 
 def _wide(dtype: Any) -> Any:
     """The type of scales, and of sums: at least float32."""
-    return jnp.promote_types(dtype, jnp.float32)
+    dtype = jnp.dtype(dtype)
+    return dtype if dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
 @part
