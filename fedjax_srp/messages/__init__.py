@@ -25,4 +25,5 @@ __all__ = [
     "RandomK",
     "Sign",
     "TopK",
+    "register",
 ]
