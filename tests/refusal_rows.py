@@ -520,7 +520,7 @@ PARTS = {
     "coded": part(
         messages.Coded,
         *each("up", ("TopQ(0.1)", "TopK", 3, messages.Sign)),
-        *each("down", (messages.ErrorFeedback(messages.Sign()), "half(3)")),
+        *each("down", (messages.ErrorFeedback(messages.Sign()), "half(x=3)")),
         {"algorithm": messages.Coded(FEDAVG)},
     ),
     "error_feedback": part(

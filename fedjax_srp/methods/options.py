@@ -142,8 +142,7 @@ def choose(
     is_own = policy is None or route.participation == recipe(name).participation
     if not is_own or isinstance(policy, ParticipationPolicy):
         base = f"{base} + {route.participation}"
-    for direction, given_code in _codes(route, given).items():
-        code = read_codec(direction, given_code)
+    for direction, code in _codes(route, given).items():
         if code is not None:
             base = f"{base} + {direction} {code!r}"
     defaults: dict[str, Any] = {"model": model}
@@ -172,7 +171,7 @@ def read_unless_name(
 def _codes(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given codes of messages, unless they are options of the algorithm's own."""
     return {
-        name: given[name]
+        name: read_codec(name, given[name])
         for name, option in CODES.items()
         if name in given and route.algorithm[name] is option
     }
