@@ -16,6 +16,8 @@ stragglers.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -94,6 +96,17 @@ class Uncharged(NamedTuple):
     """
 
     value: PyTree
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["num_bytes"]
+)
+@dataclasses.dataclass(frozen=True)
+class Packet:
+    """Wrapper of a part of a message or broadcast whose code on the wire has `num_bytes`, not those of its arrays."""
+
+    value: PyTree
+    num_bytes: int
 
 
 class Participants(NamedTuple):

@@ -8,7 +8,7 @@ import optax
 from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp import algorithms, clocks, models, participation, theory
+from fedjax_srp import algorithms, clocks, messages, models, participation, theory
 from fedjax_srp.data import partition
 from fedjax_srp.parts import part as parts
 
@@ -113,6 +113,7 @@ FIELDS = {
     "high": 2.0, "value": 1.0, "limit": 2.0, "times": [[1.0, 2.0]], "input_shape": (7,), "num_classes": 2,
     "layers": (models.Layer("out", nn.Dense(3)),), "clock": clocks.Fixed(EXP), "availability": clocks.DayNight(24.0),
     "on": 2.0, "off": 1.0, "period": 24.0, "starts": [[0.0, 2.0]], "ends": [[1.0, 3.0]],
+    "algorithm": algorithms.FedAvg(MLP), "share": 0.1, "codec": messages.Sign(),
     "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
 OF_CLASS = {
@@ -128,8 +129,13 @@ OF_CLASS |= {
     models.LinearRegression: {"num_classes": 1},
 }
 OF_CLASS |= {clocks.Failing: {"rate": 0.1}, clocks.Redrawn: {"every": 2}}
-ABSTRACT = {models.SplitModel, clocks.Distribution, clocks.Availability}
-ROOMS = (algorithms, participation, clocks, models)
+OF_CLASS |= {
+    messages.TopK: {"values": None},
+    messages.RandomK: {"values": None},
+    messages.LowRank: {"values": None},
+}
+ABSTRACT = {messages.Codec, models.SplitModel, clocks.Distribution, clocks.Availability}
+ROOMS = (algorithms, participation, clocks, messages, models)
 PARTS = [
     vars(room)[name]
     for room in ROOMS

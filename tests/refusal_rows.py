@@ -19,7 +19,7 @@ from reference.histories import made_history
 from reference.small import KEY, model
 
 import fedjax_srp as srp
-from fedjax_srp import clocks, models, participation, plots, theory
+from fedjax_srp import clocks, messages, models, participation, plots, theory
 
 FEDAVG = srp.algorithms.FedAvg(MLP)
 METHOD = srp.methods.get("fedavg", dataset=DATA, hidden=(3,))
@@ -439,6 +439,13 @@ METHODS = {
         *each("name", ("mlp", 3)),
         *each("model", (MLP, lambda shape: None, lambda shape, classes, width: None)),
     ),
+    "messages.register": registration(
+        messages.register,
+        lambda: messages.Sign(),
+        "codec",
+        *each("name", ("sign", "TopK")),
+        {"codec": 3},
+    ),
     "clocks.register": registration(
         clocks.register,
         two_speeds,
@@ -507,7 +514,18 @@ PARTS = {
         ),
         times=[[1.0] * 3],
     ),
-    "devices": clock(clocks.Devices, {"costs": 3.0}, {"jitter": 1.0}),
+    "devices": clock(
+        clocks.Devices, {"costs": 3.0}, {"jitter": 1.0}, *each("latency", (-1.0, "x"))
+    ),
+    "coded": part(
+        messages.Coded,
+        *each("up", ("TopQ(0.1)", "TopK", 3, messages.Sign)),
+        *each("down", (messages.ErrorFeedback(messages.Sign()), "half(x=3)")),
+        {"algorithm": messages.Coded(FEDAVG)},
+    ),
+    "error_feedback": part(
+        messages.ErrorFeedback, *each("codec", (messages.RandomK(0.1), "Sign()", None))
+    ),
     "intervals": clock(
         clocks.Intervals,
         {"starts": [[2.0]], "ends": [[1.0]]},

@@ -13,7 +13,7 @@ from reference.small import KEY
 from refusal_rows import SUBJECTS
 
 import fedjax_srp as srp
-from fedjax_srp import clocks, models, theory
+from fedjax_srp import clocks, messages, models, theory
 from fedjax_srp.data import partition
 from fedjax_srp.parts import part as parts
 from fedjax_srp.parts.checks import is_ours, types_of
@@ -246,6 +246,7 @@ def test_every_public_function_is_called():
         partition.check_tested_classes,
         models.register,
         clocks.register,
+        messages.register,
     }  # nothing to give, inside programs, or changing a table (tests/test_own_parts.py)
     assert not {name_of(function) for function in public - without - CALLS.keys()}
     for function, arguments in CALLS.items():

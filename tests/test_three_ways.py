@@ -15,9 +15,10 @@ from fedjax_srp.lab.grids import points
 from fedjax_srp.lab.runs.run import from_options
 from fedjax_srp.models import FACTORIES
 from fedjax_srp.participation.by_name import POLICIES, read_policy
-from fedjax_srp.parts.description import describe
+from fedjax_srp.parts.description import describe, rebuild
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.parts.texts import read_part
+from fedjax_srp.results.records import identity
 
 DATA = srp.data.linear_task(jax.random.key(0), num_clients=4, dim=3, rank=1)
 EXPONENTIAL = srp.clocks.Exponential(1.0)
@@ -194,10 +195,58 @@ def test_runs_of_the_three_ways_have_one_record(tmp_path):
     assert config["clock"]["distribution"]["rate"] == 2.0
 
 
+def test_codes_of_messages_are_options_of_every_method(tmp_path):
+    """As an object, as the text of its constructor, or as a word; in Python, on the command line and in a grid."""
+    data = srp.data.load("digits", num_clients=6, classes_per_client=4)
+    get = functools.partial(srp.methods.get, "fedrep", dataset=data, hidden=(4,))
+    whole = get().algorithm
+    sign = srp.messages.Sign()
+    coded = srp.messages.Coded(whole, srp.messages.TopK(0.1), sign)
+    for up, down in (("TopK(0.1)", "sign"), (coded.up, sign), ("topk(share=0.1)", sign)):
+        method = get(up=up, down=down)
+        assert method.algorithm == coded
+        assert method.name == "fedrep + up TopK(share=0.1) + down Sign()"
+    assert srp.methods.label(method.name).startswith("FedRep + up")
+    assert get(up=None, down="None").algorithm == whole
+    assert get(shared={"up": "half"}).algorithm.up == srp.messages.Half()
+    with refused("^up='TopQ.*did you mean TopK"):
+        get(up="TopQ(0.1)")
+    assert rebuild(describe(coded)) == coded
+
+    options = {"method": "fedrep", "dataset": "digits", "num_clients": 6}
+    texts = from_options(options | {"up": "TopK(0.1)"})
+    objects = from_options(options | {"up": coded.up})
+    assert identity(texts.record) == identity(objects.record)
+    plain = from_options(options)
+    assert plain.differing(texts.record)
+    assert not texts.differing(texts.record)
+    axes = {"up": ["TopK(share=0.1)", "half", "None"], "learning_rate": [0.1]}
+    spec = points.Spec(options=options, axes=axes, variants={}, exclude=[])
+    assert len(points.points(spec)) == 3
+
+    words = ("--num-rounds", 1, "--no-progress", "--out", tmp_path, "--hidden", 4)
+    words += ("--method", "fedrep", "--up", "TopK(0.1)", "--down", "half")
+    assert main(*RUN.split(), *words) == 0
+    history = srp.History.load(tmp_path)
+    assert history.name == "fedrep + up TopK(share=0.1) + down Half()"
+    assert 5 * history.bytes_up < 2 * history.bytes_down
+
+
+def test_an_option_of_this_name_of_a_method_itself_is_its_own():
+    def lifted(model, up: float = 0.0):
+        return srp.algorithms.FedProx(model, mu=up)
+
+    data = srp.data.load("digits", num_clients=6, classes_per_client=4)
+    algorithm = srp.methods.get(lifted, dataset=data, up=0.5).algorithm
+    assert (algorithm.name, algorithm.mu) == ("fedprox", 0.5)
+
+
 # Registries.
 
 
-@pytest.mark.parametrize("registry", [CLOCKS, POLICIES, FACTORIES, srp.methods.RECIPES])
+@pytest.mark.parametrize(
+    "registry", [CLOCKS, POLICIES, FACTORIES, srp.methods.RECIPES, srp.messages.CODECS]
+)
 def test_registries_are_alike(registry: Registry):
     first = registry.names()[0]
     with refused(rf"name='{first}' is a {registry.kind} of the package; choose another"):

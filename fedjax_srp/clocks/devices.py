@@ -14,7 +14,7 @@ from typing_extensions import override
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
 from fedjax_srp.parts.checks import as_annotated, short
-from fedjax_srp.parts.part import Above, Leaf, part
+from fedjax_srp.parts.part import Above, AtLeast, Leaf, part
 
 BYTES_OF_MBIT = 125_000
 Measured = Annotated[
@@ -34,7 +34,7 @@ class DevicesState(NamedTuple):
 
 @part
 class Devices(Clock):
-    """Seconds = (operations / compute + bytes down / downlink + bytes up / uplink) * jitter.
+    """Seconds = (operations / compute + bytes down / downlink + bytes up / uplink + latency) * jitter.
 
     Operations are those of the client's local work, in matrix products and convolutions, as the
     engine counts them in the traced program: a larger model takes longer, and so does a client with
@@ -58,6 +58,8 @@ class Devices(Clock):
         per: what `compute` counts: an "operation", or a "batch", a gradient step of the whole model
             on `training.batch_size` examples. Other work counts by its operations: a step on the
             head alone is a small part of a batch.
+        latency: seconds of a round that messages take whatever their size, so that no codec
+            (`srp.messages`) shortens them; None: none.
 
     Example:
         >>> import jax, numpy as np, fedjax_srp as srp
@@ -76,6 +78,9 @@ class Devices(Clock):
     jitter: Distribution | None = None
     costs: Leaf[WorkCosts | None] = None
     per: Literal["operation", "batch"] = "operation"
+    latency: (
+        Annotated[Parameter, AtLeast(0), "give seconds, e.g. 0.1, or None"] | None
+    ) = None
 
     def __post_init__(self) -> None:
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
@@ -150,6 +155,9 @@ class Devices(Clock):
         if self.per == "batch":
             compute = compute * costs.batch
         messages = costs.bytes_down / downlink + costs.bytes_up / uplink
+        if self.latency is not None:
+            latency = per_client(self, "latency", named_key(key, "latency"), num_clients)
+            messages = messages + latency.reshape(-1, *(1,) * (messages.ndim - 1))
         jitter = ()
         if self.jitter is not None:
             jitter = self.jitter.parameters(named_key(key, "jitter"), num_clients)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from fedjax_srp.base import PyTree, Uncharged
+from fedjax_srp.base import Packet, PyTree, Uncharged
 from fedjax_srp.contract.checks import Shapes
 
 
@@ -77,6 +77,11 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def _charged_bytes(tree: PyTree) -> int:
-    is_uncharged = lambda node: isinstance(node, Uncharged)
-    nodes = jax.tree.leaves(tree, is_leaf=is_uncharged)
-    return num_bytes([node for node in nodes if not is_uncharged(node)])
+    is_counted = lambda node: isinstance(node, Uncharged | Packet)
+    total = 0
+    for node in jax.tree.leaves(tree, is_leaf=is_counted):
+        if isinstance(node, Packet):
+            total += node.num_bytes
+        elif not isinstance(node, Uncharged):
+            total += num_bytes(node)
+    return total

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_srp import models
-from fedjax_srp.base import Method, ParticipationPolicy
+from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
+from fedjax_srp.messages import Coded
+from fedjax_srp.messages.by_name import read_codec
 from fedjax_srp.methods.table import RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.participation.by_name import POLICIES, read_policy
@@ -19,6 +21,8 @@ from fedjax_srp.parts.options import REQUIRED, Option, build, options_of, withou
 # Of `models.get`, also for models given as objects.
 ANY_MODEL_OPTIONS = ("augment", "initialization")
 MODEL_OPTIONS = ("head_layers", *ANY_MODEL_OPTIONS)  # for all models by name
+# Of every algorithm that has no field of this name.
+CODES = {name: options_of(Coded)[name] for name in ("up", "down")}
 _PLACEHOLDER_MODEL = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
 
@@ -45,11 +49,8 @@ def routes(
         model: its model. A model object has few options.
     """
     row = recipe(name)
-    of_algorithm = {
-        name: option
-        for name, option in options_of(row.factory).items()
-        if option.path != "model"
-    }
+    of_algorithm = CODES | options_of(row.factory)
+    of_algorithm.pop("model", None)
     of_model = ANY_MODEL_OPTIONS
     if isinstance(model, str):
         of_model = (*MODEL_OPTIONS, *models.options(model))
@@ -90,6 +91,11 @@ class Choice(NamedTuple):
     defaults: dict[str, Any]  # of the model
     own_policy: ParticipationPolicy | None  # an object, also by text or of the row
 
+    @property
+    def codes(self) -> dict[str, Any]:
+        """The given codes of messages, see `Coded`."""
+        return _codes(self.route, self.algorithm)
+
     def model_options(self) -> dict[str, Any]:
         """Return the name of the model, or the object, and its options with their defaults."""
         return self.defaults | self.model
@@ -99,7 +105,11 @@ class Choice(NamedTuple):
         policy = self.own_policy
         if policy is None:
             policy = build(POLICIES[self.route.participation], self.policy)
-        algorithm = build(self.route.factory, self.algorithm, model)
+        codes = self.codes
+        own = {n: value for n, value in self.algorithm.items() if n not in codes}
+        algorithm: FederatedAlgorithm = build(self.route.factory, own, model)
+        if any(code is not None for code in codes.values()):
+            algorithm = Coded(algorithm, **codes)
         return Method(self.name, algorithm, policy)
 
     def on_placeholder(self) -> Method:
@@ -132,6 +142,9 @@ def choose(
     is_own = policy is None or route.participation == recipe(name).participation
     if not is_own or isinstance(policy, ParticipationPolicy):
         base = f"{base} + {route.participation}"
+    for direction, code in _codes(route, given).items():
+        if code is not None:
+            base = f"{base} + {direction} {code!r}"
     defaults: dict[str, Any] = {"model": model}
     if not isinstance(model, SplitModel):
         defaults |= models.options(model)
@@ -153,6 +166,15 @@ def read_unless_name(
     if isinstance(policy, str) and policy not in POLICIES:
         return read_policy(policy, num_clients)
     return policy
+
+
+def _codes(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given codes of messages, unless they are options of the algorithm's own."""
+    return {
+        name: read_codec(name, given[name])
+        for name, option in CODES.items()
+        if name in given and route.algorithm[name] is option
+    }
 
 
 def _check_complete(

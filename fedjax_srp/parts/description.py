@@ -45,6 +45,7 @@ _MAX_ENTRIES = (
 _ROOMS = (
     "algorithms",
     "clocks",
+    "messages",
     "models",
     "participation",
 )  # importing these makes their parts known

@@ -72,7 +72,10 @@ def identity(record: Mapping[str, Any]) -> dict[str, Any]:
     left_out = [MACHINE, WORDS, VERSION, *(f"schedule.{name}" for name in LIMITS)]
     is_loaded = _has(record, "data", "checksum")
     left_out.append("data.options" if is_loaded else "data.options.data_dir")
-    if _has(record, "method", "algorithm", "model"):
+    of_algorithm = ("method", "algorithm")
+    if _has(record, *of_algorithm, "model") or _has(
+        record, *of_algorithm, "algorithm", "model"
+    ):
         left_out.append(MODEL)
     return without(record, *left_out)
 

@@ -1,4 +1,4 @@
-"""`fedjax-srp list`: methods, data sets, models, clocks and policies, a line of description each."""
+"""`fedjax-srp list`: methods, data sets, models, clocks, policies and codecs, a line of description each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from fedjax_srp import clocks, data, methods, models
+from fedjax_srp import clocks, data, messages, methods, models
 from fedjax_srp.clocks.by_name import AVAILABILITIES, CLASSES, DISTRIBUTIONS
 from fedjax_srp.lab.runs import options as run_options
 
@@ -22,7 +22,7 @@ _SHORT_FORMS = {
 
 
 def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
-    """List methods, data sets, models, clocks and policies, in lines that fit the terminal.
+    """List methods, data sets, models, clocks, policies and codecs, in lines that fit the terminal.
 
     Args:
         data_dir: folder with prepared data sets.
@@ -68,6 +68,7 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
         words.append([f"{name}(...)", _first_line(maker)])
     distributions = [_called(cls) for cls in (*DISTRIBUTIONS, *AVAILABILITIES)]
     policies = [[name, _first_line(maker)] for name, maker in methods.POLICIES.items()]
+    codecs = [[name, _first_line(maker)] for name, maker in messages.CODECS.items()]
     ready = f"ready: here, or in {data.data_folder(data_dir)}"
     sections = [
         _section("Methods", recipes),
@@ -76,6 +77,7 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
         _section("Clocks (--clock)", words),
         _section("Distributions and availability", distributions),
         _section("Participation (--participation; a method brings its own)", policies),
+        _section("Codes of messages (--up, --down), such as TopK(0.01)", codecs),
     ]
     return "\n\n".join(sections)
 

@@ -22,6 +22,7 @@ from fedjax_srp.driver.prepare import SOURCE
 from fedjax_srp.lab.report.repeats import distinguishing_suffix
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs.run import OPTIONS_OF_DATA_OBJECTS, Run, from_options
+from fedjax_srp.messages import Codec, ErrorFeedback
 from fedjax_srp.models import SplitModel
 from fedjax_srp.parts.checks import nearest, short
 from fedjax_srp.parts.files import read_text
@@ -42,6 +43,8 @@ _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "participation": (ParticipationPolicy,),
     "model": (SplitModel,),
     "clock": (Clock,),
+    "up": (Codec, ErrorFeedback),
+    "down": (Codec,),
     "data": (),
 }
 _SET_BY_GRID = {  # options of `run` that are refused here

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
 from fedjax_srp.driver.settings import Settings
+from fedjax_srp.messages import Coded
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
@@ -247,13 +248,14 @@ def _union(kinds: Sequence[Any]) -> Any:
 
 
 def _makers(owner: str) -> dict[str, Callable[..., Any]]:
-    """Return name -> maker of such a part; "" for the maker of common options."""
+    """Return name -> maker of such a part; "" for the maker of options that all have."""
     if owner == "method":
         factories = [
             methods.recipe(name).factory
             for name in (*methods.names(), *methods.algorithm_names())
         ]
-        return {methods.name_of(factory): factory for factory in factories}
+        by_name = {methods.name_of(factory): factory for factory in factories}
+        return {"": Coded, **by_name}
     return (
         methods.POLICIES
         if owner == "participation"

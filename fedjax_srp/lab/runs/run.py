@@ -207,7 +207,9 @@ class Run:
         """Leaves of the algorithm by dotted names, without those of its model."""
         found = values_of(self.parts.algorithm)
         return {
-            name: leaf for name, leaf in found.items() if not name.startswith("model.")
+            name: leaf
+            for name, leaf in found.items()
+            if not name.removeprefix("algorithm.").startswith("model.")
         }
 
     @functools.cached_property
@@ -240,7 +242,7 @@ class Run:
             found[MODEL] = describe(self.choice.model_options())
             described["model"] = found[MODEL]
             if not self._has_own_maker:
-                found["method"]["algorithm"].pop("model", None)
+                _within_codes(found["method"]["algorithm"]).pop("model", None)
         is_in_method = isinstance(self.method, Method)
         described["method" if is_in_method else "participation"] = (
             [described["method"], policy] if is_in_method else policy
@@ -296,8 +298,8 @@ class Run:
         unasked = []
         if "checksum" not in self.record["data"]:
             unasked += ["data.checksum", "data.name", "data.num_clients"]
-        if "model" not in self.record["method"]["algorithm"]:
-            unasked.append("method.algorithm.model")
+        if "model" not in _within_codes(self.record["method"]["algorithm"]):
+            unasked += ["method.algorithm.model", "method.algorithm.algorithm.model"]
         found = contradictions(self.record, without(known, *unasked))
         return {name: (asked, had) for name, asked, had in found}
 
@@ -367,6 +369,12 @@ class Run:
         key = jax.random.key(self.seed)
         parts = {"algorithm": method, "data": dataset, "clock": self.clock_object}
         return found | parts | {"key": key}
+
+
+def _within_codes(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an algorithm, without the codes of its messages."""
+    inner = described.get("algorithm")
+    return inner if isinstance(inner, dict) else described
 
 
 @contextlib.contextmanager
