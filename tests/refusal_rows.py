@@ -222,6 +222,22 @@ SIMULATION = {
             *each("key", (KEYS,)),
         ],
     ),
+    "a charged start": Subject(
+        srp.simulate,
+        RUN
+        | {
+            "algorithm": srp.algorithms.LinearFedRep(TASK, 0.1, 4, charge_start=True),
+            "data": TASK,
+            "clock": FIXED(EXP),
+        },
+        each(
+            "clock",
+            (
+                clocks.Devices(1.0, 1.0, 1.0),
+                clocks.Available(FIXED(EXP), clocks.Markov(2.0, 1.0)),
+            ),
+        ),
+    ),
     "adapt to a linear task": Subject(
         srp.adapt,
         {

@@ -13,7 +13,12 @@ MAX_BYTES = 256 * 2**20  # of the d x d matrix of every client in a chunk
 
 
 def method_of_moments(
-    dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False
+    dim: int,
+    rank: int,
+    samples: int,
+    itemsize: int = 4,
+    fixed: bool = False,
+    charged: bool = False,
 ) -> Phase:
     """Estimate the subspace by the top eigenvectors U (d, k) of the mean of P_i.
 
@@ -26,6 +31,7 @@ def method_of_moments(
         samples: m.
         itemsize: bytes of a number.
         fixed: use the clients' fixed samples instead of new ones.
+        charged: charge its time and its d x d numbers of every client.
 
     Returns:
         A phase for `FederatedAlgorithm.start_phases`; the server state must have a field
@@ -52,4 +58,4 @@ def method_of_moments(
         _, vectors = eigh(mean)  # eigenvalues ascend
         return state._replace(representation=vectors[:, -rank:])
 
-    return Phase("prepare", nothing, client, server)
+    return Phase("prepare", nothing, client, server, charged=charged)
