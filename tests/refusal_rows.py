@@ -561,6 +561,17 @@ PARTS = {
         participation.StatisticalAccuracy,
         {"accuracy_constant": None, "strong_convexity": 1.0},
         {"initial": 11},
+        *each("work_by_stage", ((), (2, 3), (0, 1))),
+        {"work_by_stage": (1, 2), "max_work": 2, "on_time": 0.5},
+    ),
+    "FedGATE by stage": part(
+        srp.algorithms.FedGATE,
+        *each("step_size_by_stage", ((), (0.1, 0.0))),
+        {
+            "step_size_by_stage": (0.1, 0.2),
+            "training": srp.Training(lambda round: srp.SGD(0.1)),
+            "fine_tune_optimizer": srp.SGD(0.1),
+        },
     ),
     "buffered": policy(participation.Buffered, {"concurrency": 9, "k": 3}, {"k": 11}),
     "asynchronous tiers": policy(
