@@ -28,6 +28,7 @@ NAN, INF = float("nan"), float("inf")
 KEYS = jax.random.split(KEY)
 RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
 TASK = srp.data.linear_task(KEY, num_clients=6, dim=5, rank=2)
+SIGNS = srp.data.linear_task(KEY, num_clients=6, dim=5, rank=2, design="rademacher")
 HISTORY = made_history(
     [0.5],
     [1.0, 2.0],
@@ -237,6 +238,11 @@ SIMULATION = {
                 clocks.Available(FIXED(EXP), clocks.Markov(2.0, 1.0)),
             ),
         ),
+    ),
+    "a task of another design": Subject(
+        srp.algorithms.LinearFedRep,
+        {"task": SIGNS, "step_size": 0.1, "samples_per_round": 4, "sampling": "full"},
+        each("sampling", ("subspace",)),
     ),
     "adapt to a linear task": Subject(
         srp.adapt,

@@ -121,6 +121,11 @@ class LinearFedRep(LinearAlgorithm):
 
     def __post_init__(self) -> None:
         _ = self.start_phases  # refuses matrices that are too large
+        if self.sampling == "subspace" and self.task.design != "gaussian":
+            raise ValueError(
+                f"sampling='subspace': it is exact for Gaussian inputs only, the task has "
+                f"design={self.task.design!r}; give sampling='full' or 'fixed'"
+            )
 
     def sampler(self, m: int) -> samplers.Sampler:
         """The sampler of batches of m samples."""

@@ -23,7 +23,9 @@ def method_of_moments(
     """Estimate the subspace by the top eigenvectors U (d, k) of the mean of P_i.
 
     P_i = (1/m) sum_j y_j^2 x_j x_j^T: lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 +
-    sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian inputs, so U spans B* for any noise.
+    sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian inputs, so U spans B* for any noise. Independent
+    inputs of kurtosis kappa add (kappa - 3) diag(theta_i^2), theta_i = B* w_i*: with signs (kappa = 1)
+    and columns of B* along axes nothing of the signal is left.
 
     Args:
         dim: d.
