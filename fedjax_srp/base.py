@@ -158,6 +158,8 @@ class Phase(NamedTuple):
     exchange: Exchange | None = None  # None: every participant gets the broadcast
     # "next": those that begin a job, see `Cohort.next_ids`.
     over: Literal["participants", "next"] = "participants"
+    # A pass of the start whose time is charged, see `FederatedAlgorithm.start_phases`.
+    charged: bool = False
 
     def download(
         self, server: ServerState, state: ClientState, context: RoundContext
@@ -299,9 +301,11 @@ class FederatedAlgorithm:
 
     @property
     def start_phases(self) -> tuple[Phase, ...]:
-        """Passes over ALL clients before the first round, whose time is not charged: the method of moments.
+        """Passes over ALL clients before the first round: the method of moments.
 
-        A run that begins from a given state (`simulate(start=)`) leaves them out.
+        A pass with `Phase.charged` lasts as long as the slowest client takes for a unit of work, in a draw of the clock
+        for this pass alone, and costs its messages: `History.start`. Others take no time. A run that begins from a
+        given state (`simulate(start=)`) leaves them out.
         """
         return ()
 

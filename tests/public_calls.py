@@ -86,6 +86,9 @@ CALLS = {
     partition.consecutive: {**BOTH, "classes_per_client": 2, "examples_per_class": 3, "test_fraction": 0.1},
     partition.dirichlet: {**BOTH, "alpha": 0.5, "min_examples": 2},
     partition.lognormal_sizes: {**BOTH, "sigma": 0.5},
+    partition.lognormal_classes: {
+        **BOTH, "classes_per_client": 2, "sigma": 0.5, "mean_examples": None, "min_examples": None,
+    },
     partition.iid: BOTH,
     partition.natural: {"users_train": Y, "users_test": Y, "num_clients": 2, "seed": 0},
     partition.cap_examples: {"indices": [np.arange(4), np.arange(4, 9)], "labels": Y, "max_examples": 2, "seed": 0},

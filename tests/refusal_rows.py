@@ -28,6 +28,7 @@ NAN, INF = float("nan"), float("inf")
 KEYS = jax.random.split(KEY)
 RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
 TASK = srp.data.linear_task(KEY, num_clients=6, dim=5, rank=2)
+SIGNS = srp.data.linear_task(KEY, num_clients=6, dim=5, rank=2, design="rademacher")
 HISTORY = made_history(
     [0.5],
     [1.0, 2.0],
@@ -221,6 +222,27 @@ SIMULATION = {
             *each("optimizer", (lambda round: srp.SGD(0.1),)),
             *each("key", (KEYS,)),
         ],
+    ),
+    "a charged start": Subject(
+        srp.simulate,
+        RUN
+        | {
+            "algorithm": srp.algorithms.LinearFedRep(TASK, 0.1, 4, charge_start=True),
+            "data": TASK,
+            "clock": FIXED(EXP),
+        },
+        each(
+            "clock",
+            (
+                clocks.Devices(1.0, 1.0, 1.0),
+                clocks.Available(FIXED(EXP), clocks.Markov(2.0, 1.0)),
+            ),
+        ),
+    ),
+    "a task of another design": Subject(
+        srp.algorithms.LinearFedRep,
+        {"task": SIGNS, "step_size": 0.1, "samples_per_round": 4, "sampling": "full"},
+        each("sampling", ("subspace",)),
     ),
     "adapt to a linear task": Subject(
         srp.adapt,
@@ -563,6 +585,17 @@ PARTS = {
         participation.StatisticalAccuracy,
         {"accuracy_constant": None, "strong_convexity": 1.0},
         {"initial": 11},
+        *each("work_by_stage", ((), (2, 3), (0, 1))),
+        {"work_by_stage": (1, 2), "max_work": 2, "on_time": 0.5},
+    ),
+    "FedGATE by stage": part(
+        srp.algorithms.FedGATE,
+        *each("step_size_by_stage", ((), (0.1, 0.0))),
+        {
+            "step_size_by_stage": (0.1, 0.2),
+            "training": srp.Training(lambda round: srp.SGD(0.1)),
+            "fine_tune_optimizer": srp.SGD(0.1),
+        },
     ),
     "buffered": policy(participation.Buffered, {"concurrency": 9, "k": 3}, {"k": 11}),
     "asynchronous tiers": policy(

@@ -210,7 +210,11 @@ def _run(
     task: srp.data.LinearTask, policy: srp.ParticipationPolicy, keys: Any
 ) -> list[srp.History]:
     algorithm = srp.algorithms.LinearFedRep(
-        task, step_size=STEP, samples_per_round=SAMPLES, start="moments"
+        task,
+        step_size=STEP,
+        samples_per_round=SAMPLES,
+        start="moments",
+        charge_start=True,
     )
     return srp.simulate_seeds(
         algorithm,

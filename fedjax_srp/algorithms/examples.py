@@ -105,6 +105,10 @@ class ExampleAlgorithm(FederatedAlgorithm):
         """The loss of each example, `(params, frozen, x, y, key) -> (batch,)`."""
         return example_loss(self.model)
 
+    def training_in(self, context: RoundContext) -> LocalTraining:
+        """The local training of a round, by `training`."""
+        return self.training.in_round(context)
+
     def local_sgd(
         self,
         key: Key,
@@ -137,7 +141,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
             params,
             frozen,
             examples,
-            self.training.in_round(context),
+            self.training_in(context),
             gradient=gradient,
             after_step=after_step,
         )

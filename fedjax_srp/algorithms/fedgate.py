@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,7 +18,8 @@ from fedjax_srp.algorithms._normalised import (
 )
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, plain_gradient
-from fedjax_srp.algorithms.training import check_step_size, num_steps
+from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.algorithms.training import LocalTraining, check_step_size, num_steps
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -29,7 +31,7 @@ from fedjax_srp.base import (
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import StepSize, part
+from fedjax_srp.parts.part import Leaf, StepSize, part
 
 
 class FedGATEServerState(NamedTuple):
@@ -46,6 +48,16 @@ class FedGATEClientState(NamedTuple):
     stage: Array  # () int32
 
 
+# A number of each stage, the last one for all later stages.
+ByStage = Leaf[tuple[StepSize, ...] | None]
+
+
+def _of_stage(numbers: tuple[float, ...], stage: Array) -> Array:
+    """The number of a stage, () float."""
+    stacked = jnp.stack([jnp.asarray(number) for number in numbers])  # weakly typed
+    return stacked[jnp.minimum(stage, len(numbers) - 1)]
+
+
 @part
 class FedGATE(FedAvg):
     """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the
@@ -55,10 +67,14 @@ class FedGATE(FedAvg):
     Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the
     client's gradients from the mean: delta_i <- delta_i + (Delta_i - Delta) / tau, after
     every round. (The printed line subtracts Delta_i from itself.) It starts from zero in
-    every stage of the participation policy; eta and gamma are the same in all stages; the
-    paper's depend on n. This corrects client drift, and the fixed point is the minimum of
-    the mean loss. With full participation, one epoch of full batches and gamma = 1 it is
-    gradient descent.
+    every stage of the participation policy. This corrects client drift, and the fixed
+    point is the minimum of the mean loss. With full participation, one epoch of full
+    batches and gamma = 1 it is gradient descent.
+
+    In Algorithm 2 eta, gamma and tau depend on the stage: `step_size_by_stage` and
+    `server_step_size_by_stage` here, such as `srp.theory.flanp_step_sizes` gives them, and
+    `work_by_stage` of `srp.participation.StatisticalAccuracy`, which charges tau steps
+    for tau times one. Without them all stages have the same.
 
     The paper has equal tau. Where clients take unequal numbers of steps, the server
     averages Delta_i / tau_i and moves the model by eta gamma times the mean tau: so the
@@ -72,9 +88,14 @@ class FedGATE(FedAvg):
             are divided; tau is its `steps`, if given. Weighting is "uniform" in the
             paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
+        step_size_by_stage: eta of stage 0, 1, ... in place of the optimizer's step size,
+            the last one for all later stages; None: that of the optimizer.
+        server_step_size_by_stage: gamma of stage 0, 1, ..., likewise; None:
+            `server_step_size`.
 
     Raises:
-        ValueError: the optimizer has no constant step size.
+        ValueError: the optimizer has no constant step size, or is a function of the round
+            beside `step_size_by_stage`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -86,10 +107,34 @@ class FedGATE(FedAvg):
     supports_batch_norm: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0
+    step_size_by_stage: ByStage = None
+    server_step_size_by_stage: ByStage = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_step_size(self.training)
+        for name in ("step_size_by_stage", "server_step_size_by_stage"):
+            if getattr(self, name) == ():
+                raise ValueError(
+                    f"{name}=(): give a number for the first stage, e.g. (0.1,)"
+                )
+        is_of_round = not isinstance(self.training.optimizer, Optimizer)
+        if self.step_size_by_stage is not None and is_of_round:
+            raise ValueError(
+                f"step_size_by_stage={self.step_size_by_stage}: the optimizer is a function "
+                "of the round; give srp.SGD(0.01), whose step size is replaced, or leave "
+                "out step_size_by_stage"
+            )
+
+    @override
+    def training_in(self, context: RoundContext) -> LocalTraining:
+        now = super().training_in(context)
+        if self.step_size_by_stage is None:
+            return now
+        eta = _of_stage(self.step_size_by_stage, context.stage)
+        return now._replace(
+            optimizer=dataclasses.replace(now.optimizer, learning_rate=eta)
+        )
 
     @override
     def init(self, key: Key, data: Any) -> FedGATEServerState:
@@ -125,7 +170,7 @@ class FedGATE(FedAvg):
         # w_i <- local SGD along that, from w
         local = self.local_sgd(key, params, examples, context, gradient=tracked)
         # Delta_i / tau_i = (w - w_i) / (eta tau_i)
-        length = total_step(self.training.in_round(context), examples)
+        length = total_step(self.training_in(context), examples)
         weight = self.training.weight(examples)
         output = normalised_output(params, local, length, weight)
         # delta_i <- delta_i + Delta_i / tau_i; `correct` then subtracts the mean
@@ -142,7 +187,10 @@ class FedGATE(FedAvg):
     ):
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)
-        length = self.server_step_size * mean.length
+        gamma = self.server_step_size
+        if self.server_step_size_by_stage is not None:
+            gamma = _of_stage(self.server_step_size_by_stage, context.stage)
+        length = gamma * mean.length
         return FedGATEServerState(move(server.params, direction, length), direction)
 
     @property
@@ -163,7 +211,7 @@ class FedGATE(FedAvg):
     ) -> ClientOutput:
         """Subtract the mean direction from the client's tracking variable."""
         # delta_i <- delta_i - Delta / tau, for clients that took steps
-        has_steps = num_steps(self.training.in_round(context), examples) > 0
+        has_steps = num_steps(self.training_in(context), examples) > 0
         subtract = lambda d, m: jnp.where(has_steps, d - m, d)
         tracking = jax.tree.map(subtract, state.tracking, direction)
         return ClientOutput((), state._replace(tracking=tracking))

@@ -73,6 +73,8 @@ class Shapes(NamedTuple):
     shown: PyTree  # the parts of a client's state that the server knows, for exchanges
     shared_bytes: int  # of the arrays in `train` that are the same for every client
     charges: Charges
+    start_up: tuple[PyTree, ...]  # messages of the charged passes of the start
+    start_down: tuple[PyTree, ...]  # their downloads
 
 
 class Traced(NamedTuple):
@@ -349,8 +351,13 @@ def check_algorithm(
         )
     if policy is not None:
         _check_reports(policy, name, outputs[0], train)
-    for i in range(len(algorithm.start_phases)):
-        tracer.phase(lambda a, i=i: a.start_phases[i])
+    start_up = []
+    start_down = []
+    for i, phase in enumerate(algorithm.start_phases):
+        output, download = tracer.phase(lambda a, i=i: a.start_phases[i])
+        if phase.charged:
+            start_up.append(output.message)
+            start_down.append(download)
     messages = [output.message for output in outputs]
     if policy is not None and policy.needs_global_gradient:
         if algorithm.gradient is None:
@@ -386,6 +393,8 @@ def check_algorithm(
         shown=tracer.shown,
         shared_bytes=shared_bytes,
         charges=charges,
+        start_up=tuple(start_up),
+        start_down=tuple(start_down),
     )
 
 
@@ -412,6 +421,11 @@ def _check_phases(name: str, algorithm: FederatedAlgorithm) -> None:
         if phase.over not in ("participants", "next"):
             raise ValueError(
                 f"{name}: {phase.name}.over={short(phase.over)}: give 'participants' or 'next'"
+            )
+    for phase in algorithm.phases:
+        if phase.charged:
+            raise ValueError(
+                f"{name}: {phase.name}.charged=True: rounds are always charged; leave it out"
             )
     for phase in algorithm.start_phases:
         if phase.over != "participants":
@@ -594,6 +608,23 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     what = f"{name}: sample returned"
     check_like(what, times, expected, "there must be a time for each client")
     return times
+
+
+def check_start(algorithm: FederatedAlgorithm, clock: Clock, times: ClientTimes) -> None:
+    """Raise a ValueError for a clock that cannot charge the passes before the first round."""
+    charged = [phase.name for phase in algorithm.start_phases if phase.charged]
+    if not charged:
+        return
+    reason = None
+    if clock.needs_costs:
+        reason = "its times are those of a round's operations and messages"
+    elif times.available is not None:
+        reason = "clients can be away, and the start needs all of them"
+    if reason is not None:
+        raise ValueError(
+            f"clock {clock.name!r} cannot charge the start ({charged[0]!r}) of {algorithm.name!r}: {reason}; choose "
+            "another clock, such as srp.clocks.Fixed, or do not charge it (charge_start=False)"
+        )
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:

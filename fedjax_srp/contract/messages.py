@@ -47,6 +47,8 @@ class Sizes(NamedTuple):
     client: ClientMemory
     server_state: int
     shown: int  # the part of a client's state that the server knows, for exchanges
+    start: ClientBytes  # in the charged passes before the first round
+    start_passes: int  # their number
 
 
 def sizes_of(shapes: Shapes) -> Sizes:
@@ -61,7 +63,16 @@ def sizes_of(shapes: Shapes) -> Sizes:
         evaluation=shapes.evaluation_bytes,
     )
     server_state = num_bytes(shapes.server)
-    return Sizes(client_bytes(shapes), client, server_state, num_bytes(shapes.shown))
+    return Sizes(
+        messages=client_bytes(shapes),
+        client=client,
+        server_state=server_state,
+        shown=num_bytes(shapes.shown),
+        start=ClientBytes(
+            _charged_bytes(shapes.start_up), _charged_bytes(shapes.start_down)
+        ),
+        start_passes=len(shapes.start_up),
+    )
 
 
 def client_bytes(shapes: Shapes) -> ClientBytes:

@@ -89,6 +89,12 @@ PARTITIONS: dict[str, _Scheme] = {
         partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True
     ),
     "lognormal": _Scheme(partitions.lognormal_sizes, ("sigma",)),
+    "lognormal_classes": _Scheme(
+        partitions.lognormal_classes,
+        ("classes_per_client", "sigma"),
+        ("mean_examples", "min_examples"),
+        is_by_class=True,
+    ),
     "natural": _Scheme(partitions.natural),
     "iid": _Scheme(partitions.iid),
 }
@@ -128,6 +134,7 @@ def load(
     alpha: float | None = None,
     min_examples: int | None = None,
     sigma: float | None = None,
+    mean_examples: int | None = None,
     examples_per_class: int | None = None,
     reserved_classes: int | None = None,
     reserved_fraction: float | None = None,
@@ -148,18 +155,22 @@ def load(
             tokens. `<name>.npz` or such a folder in `data_dir` takes precedence over a
             built-in source of that name.
         num_clients: M; optional for the natural partition, which then keeps all users.
-        classes_per_client: distinct classes of every client, for partitions "classes" and
-            "consecutive".
+        classes_per_client: distinct classes of every client, for partitions "classes",
+            "consecutive" and "lognormal_classes".
         shards_per_client: shards of one class each, not necessarily distinct, for
             partition "shards".
-        partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural"
-            or "iid", see `fedjax_srp.data.partition`. Default: follows from the given
-            arguments (classes_per_client, with examples_per_class, shards_per_client,
-            alpha, sigma), else "natural" if the data set has users, else "iid".
+        partition: "classes", "shards", "consecutive", "dirichlet", "lognormal",
+            "lognormal_classes", "natural" or "iid", see `fedjax_srp.data.partition`.
+            Default: follows from the given arguments (classes_per_client, with
+            examples_per_class or sigma, shards_per_client, alpha, sigma), else "natural"
+            if the data set has users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
-        min_examples: least number of training examples of a client, for partition
-            "dirichlet".
-        sigma: spread of the logarithm of client sizes, for partition "lognormal".
+        min_examples: least number of training examples of a client, for partitions
+            "dirichlet" and "lognormal_classes".
+        sigma: spread of the logarithm of client sizes, for partitions "lognormal" and
+            "lognormal_classes".
+        mean_examples: mean number of training examples of a client, for partition
+            "lognormal_classes"; None for the most that the scarcest class allows.
         examples_per_class: size of a client's block of each class, for partition
             "consecutive"; a tenth is for testing.
         reserved_classes: number of last classes, which only the last clients get, for
@@ -197,6 +208,7 @@ def load(
         "alpha": alpha,
         "min_examples": min_examples,
         "sigma": sigma,
+        "mean_examples": mean_examples,
         "examples_per_class": examples_per_class,
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,

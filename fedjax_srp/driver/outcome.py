@@ -15,6 +15,7 @@ from fedjax_srp.driver.record import records
 from fedjax_srp.driver.round_log import Arrays, Records
 from fedjax_srp.parts.checks import is_key
 from fedjax_srp.results.history import History
+from fedjax_srp.results.measures import FREE_START, StartCost
 
 
 def flat_records(segment: Segment, run: Prepared) -> Arrays:
@@ -65,7 +66,7 @@ def score_name(data: Any) -> str:
     return str(member_of(data, "score_name"))
 
 
-def ended_after(records: Arrays, run: Prepared) -> int | None:
+def ended_after(records: Records, run: Prepared) -> int | None:
     """Number of rounds at the first evaluation that reaches a limit for every seed; None if there is none yet."""
     if not records:
         return None
@@ -74,8 +75,7 @@ def ended_after(records: Arrays, run: Prepared) -> int | None:
     rounds = records["eval_round"][0]
     has_ended = np.zeros(records["eval_round"].shape, bool)
     if time_limit is not None:
-        elapsed = np.cumsum(records["compute_time"], 1, np.float64)
-        has_ended |= elapsed[:, rounds - 1] >= time_limit
+        has_ended |= records.elapsed()[:, rounds - 1] >= time_limit
     if target is not None:
         scores = records[f"means/{run.evaluations[0]}"]
         reached = scores >= target
@@ -86,7 +86,7 @@ def ended_after(records: Arrays, run: Prepared) -> int | None:
     return int(rounds[np.argmax(all_ended)]) if all_ended.any() else None
 
 
-def check_not_ended(records: Arrays, run: Prepared, completed: int) -> None:
+def check_not_ended(records: Records, run: Prepared, completed: int) -> None:
     """Raise a ValueError for limits that the run in a folder has already passed."""
     end = ended_after(records, run)
     if end is not None and end < completed:
@@ -119,6 +119,13 @@ class Results(NamedTuple):
     )  # leaves (owned * num_devices, ...), after an axis of seeds if there is one
     records: Records
     timings: dict[str, Any]  # of the host, in seconds
+
+
+def _start_cost(run: Prepared, time: float) -> StartCost:
+    """Costs of the passes before the first round, which a run from a given state leaves out."""
+    if run.start is not None:
+        return FREE_START
+    return StartCost(time, run.sizes.start_passes, *run.sizes.start)
 
 
 def histories(run: Prepared, root: Key, results: Results) -> list[History]:
@@ -158,6 +165,7 @@ def histories(run: Prepared, root: Key, results: Results) -> list[History]:
             else np.zeros(run.layout.num_clients, np.int32),
             client_time=client_time[s],
             rounds_taken=rounds_taken[s],
+            start=_start_cost(run, rounds.start_time[s].item()),
             asynchronous=run.policy.asynchronous,
             communication_included=run.clock.needs_costs,
             bytes_up=up,

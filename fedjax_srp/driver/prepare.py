@@ -28,7 +28,12 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.clocks.by_name import read_clock
-from fedjax_srp.contract.checks import check_algorithm, check_clock, check_policy
+from fedjax_srp.contract.checks import (
+    check_algorithm,
+    check_clock,
+    check_policy,
+    check_start,
+)
 from fedjax_srp.contract.messages import Sizes, sizes_of
 from fedjax_srp.contract.operations import work_costs
 from fedjax_srp.driver.given import Start, fitted_start
@@ -322,6 +327,7 @@ def _check_contract(
             jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data))
         )
     times = check_clock(clock, data.num_clients)
+    check_start(algorithm, clock, times)
     check_policy(policy, times, checked.metrics, evaluations)
     _past_checks[cache_key] = sizes, costs_of
     while len(_past_checks) > MAX_PAST_CHECKS:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
 from fedjax_srp.base import Key
 from fedjax_srp.driver.outcome import (
@@ -74,7 +73,7 @@ class Bar:
             )
         shown |= {
             "n": f"{records.last['cohort_size'][0, -1]}",
-            "time": f"{records['compute_time'].sum(1).mean():.4g}",
+            "time": f"{records.elapsed()[:, -1].mean():.4g}",
         }
         text = ", ".join(f"{name} {value}" for name, value in shown.items())
         self._bar.set_postfix_str(printable(text), refresh=False)
@@ -97,7 +96,7 @@ def progress_after(
 ) -> Progress:
     """Make the `Progress` for a callback after a segment of `length` rounds; `run_ids` come from `identify_runs`."""
     records = results.records.last
-    elapsed = np.cumsum(results.records["compute_time"], 1, np.float64)
+    elapsed = results.records.elapsed()
     metrics = {
         name.removeprefix("metrics/"): v
         for name, v in records.items()

@@ -29,11 +29,13 @@ class Records(Mapping[str, np.ndarray]):
 
     Attributes:
         last: the segment that was added last.
+        start_time: (num_seeds,) simulated time before the first round.
     """
 
     def __init__(self, segments: Iterable[Arrays] = ()) -> None:
         self._parts: dict[str, list[np.ndarray]] = {}
         self.last: Arrays = {}
+        self.start_time = np.zeros(1)
         for segment in segments:
             self.add(segment)
 
@@ -42,6 +44,11 @@ class Records(Mapping[str, np.ndarray]):
         self.last = segment
         for name, array in segment.items():
             self._parts.setdefault(name, []).append(array)
+
+    def elapsed(self) -> np.ndarray:
+        """(num_seeds, R) simulated time at the end of each round, without communication."""
+        steps = [self.start_time[:, None], self["compute_time"]]
+        return np.cumsum(np.concatenate(steps, 1), 1, np.float64)[:, 1:]
 
     def __getitem__(self, name: str) -> np.ndarray:
         parts = self._parts[name]

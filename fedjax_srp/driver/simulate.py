@@ -306,7 +306,9 @@ def _run(bar: Bar, run: Prepared, root: Key, seeds: range | None) -> list[Histor
         hash_of_start = compiled.start_fingerprint(root, data, start)
     state, client_time = compiled.start(root, data, trains=True, begin=start)
     check_times(run.clock, "client", client_time)
+    start_time = np.array(state.now, np.float64).reshape(-1)
     records = Records()
+    records.start_time = start_time
     completed = 0
 
     checkpoints = None
@@ -323,6 +325,7 @@ def _run(bar: Bar, run: Prepared, root: Key, seeds: range | None) -> list[Histor
         snapshot = checkpoints.restore(state, settings.evaluated_rounds())
         if snapshot is not None:
             completed, state, records = snapshot
+            records.start_time = start_time
             check_not_ended(records, run, completed)
             bar.resume_after(completed)
 

@@ -3,6 +3,7 @@
 from fedjax_srp.linear import samplers
 from fedjax_srp.linear.moments import method_of_moments
 from fedjax_srp.linear.sampling import (
+    Design,
     LinearClient,
     draw_batch,
     draw_design,
@@ -11,6 +12,7 @@ from fedjax_srp.linear.sampling import (
 from fedjax_srp.linear.subspace import orthonormalize, principal_angle_distance
 
 __all__ = [
+    "Design",
     "LinearClient",
     "draw_batch",
     "draw_design",

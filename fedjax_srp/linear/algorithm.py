@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, FederatedAlgorithm, Key
-from fedjax_srp.linear import orthonormalize
+from fedjax_srp.linear import Design, orthonormalize
 from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.part import StepSize, field, part
@@ -21,6 +21,7 @@ class TaskShape:
     dim: int  # d, inputs of a sample
     rank: int  # k, dimension of the shared subspace
     dtype: str
+    design: Design = "gaussian"
 
 
 class LinearModel(NamedTuple):
@@ -38,7 +39,8 @@ def outputs(model: Any, x: Array) -> Array:
 def _as_shape(task: Any) -> TaskShape:
     """The shapes of a task."""
     if isinstance(task, LinearTask):
-        return TaskShape(task.dim, task.rank, jnp.dtype(task.representation.dtype).name)
+        dtype = jnp.dtype(task.representation.dtype).name
+        return TaskShape(task.dim, task.rank, dtype, task.design)
     if not isinstance(task, TaskShape):
         raise ValueError(f"task={short(task)} must be a LinearTask; {LinearTask.remedy}")
     return task
@@ -65,5 +67,10 @@ class LinearAlgorithm(FederatedAlgorithm):
         if (shape := data.representation.shape) != expected:
             raise ValueError(
                 f"the data has (dim, rank) = {shape}, but {self.name} was made for {expected}"
+            )
+        if data.design != self.task.design:
+            raise ValueError(
+                f"the data has design={data.design!r}, but {self.name} was made for "
+                f"{self.task.design!r}; make it for this task"
             )
         return orthonormalize(jax.random.normal(key, expected))

@@ -87,6 +87,9 @@ class LinearFedRep(LinearAlgorithm):
         sampling: "subspace", "full" or "fixed".
         start: "moments", the method of moments over a batch of ALL clients (lines 1 to 5; (m, d) samples and a d x d
             matrix per client, for any `sampling`), or "random", a uniformly distributed subspace.
+        charge_start: charge the start by moments, in which every client sends d x d numbers: the run begins when the
+            slowest one has answered (`History.start`), and at a communication cost. False: it is free, as papers have
+            it, which name no time for it. A random start costs nothing.
         head_step_size: of the gradient steps of the head; default `step_size`.
         evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, always the
             same ones; with the default they are its batch.
@@ -112,11 +115,17 @@ class LinearFedRep(LinearAlgorithm):
     )  # or an integer
     sampling: Literal["subspace", "full", "fixed"] = "subspace"
     start: Literal["moments", "random"] = "moments"
+    charge_start: bool = False
     head_step_size: StepSize | None = None
     evaluation_samples: Count | None = None
 
     def __post_init__(self) -> None:
         _ = self.start_phases  # refuses matrices that are too large
+        if self.sampling == "subspace" and self.task.design != "gaussian":
+            raise ValueError(
+                f"sampling='subspace': it is exact for Gaussian inputs only, the task has "
+                f"design={self.task.design!r}; give sampling='full' or 'fixed'"
+            )
 
     def sampler(self, m: int) -> samplers.Sampler:
         """The sampler of batches of m samples."""
@@ -135,7 +144,12 @@ class LinearFedRep(LinearAlgorithm):
         fixed = self.sampling == "fixed"
         return (
             method_of_moments(
-                self.task.dim, self.task.rank, self.samples_per_round, itemsize, fixed
+                self.task.dim,
+                self.task.rank,
+                self.samples_per_round,
+                itemsize,
+                fixed,
+                self.charge_start,
             ),
         )
 

@@ -13,12 +13,19 @@ MAX_BYTES = 256 * 2**20  # of the d x d matrix of every client in a chunk
 
 
 def method_of_moments(
-    dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False
+    dim: int,
+    rank: int,
+    samples: int,
+    itemsize: int = 4,
+    fixed: bool = False,
+    charged: bool = False,
 ) -> Phase:
     """Estimate the subspace by the top eigenvectors U (d, k) of the mean of P_i.
 
     P_i = (1/m) sum_j y_j^2 x_j x_j^T: lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 +
-    sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian inputs, so U spans B* for any noise.
+    sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian inputs, so U spans B* for any noise. Independent
+    inputs of kurtosis kappa add (kappa - 3) diag(theta_i^2), theta_i = B* w_i*: with signs (kappa = 1)
+    and columns of B* along axes nothing of the signal is left.
 
     Args:
         dim: d.
@@ -26,6 +33,7 @@ def method_of_moments(
         samples: m.
         itemsize: bytes of a number.
         fixed: use the clients' fixed samples instead of new ones.
+        charged: charge its time and its d x d numbers of every client.
 
     Returns:
         A phase for `FederatedAlgorithm.start_phases`; the server state must have a field
@@ -52,4 +60,4 @@ def method_of_moments(
         _, vectors = eigh(mean)  # eigenvalues ascend
         return state._replace(representation=vectors[:, -rank:])
 
-    return Phase("prepare", nothing, client, server)
+    return Phase("prepare", nothing, client, server, charged=charged)

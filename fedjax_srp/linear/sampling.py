@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
 from fedjax_srp.linear.subspace import exact_matmul
+from fedjax_srp.parts.pytrees import register
+
+# Distribution of an input, independent with mean 0 and variance 1 each.
+Design = Literal["gaussian", "rademacher", "uniform"]
 
 
-class LinearClient(NamedTuple):
-    """The true parameters of one client; algorithms may use them only to draw samples."""
+@dataclasses.dataclass(frozen=True)
+class LinearClient:
+    """The true parameters of one client, a pytree; algorithms may use them only to draw samples."""
 
     representation: Array  # (d, k) B*, orthonormal columns
     head: Array  # (k,) w_i*
     noise_std: Array  # () sigma
     key: Key  # of the client's fixed samples
+    design: Design = "gaussian"
+
+
+register(LinearClient, "design")
+
+
+def _inputs(key: Key, design: Design, shape: tuple[int, int]) -> Array:
+    if design == "gaussian":
+        return jax.random.normal(key, shape)
+    if design == "rademacher":
+        return jax.random.rademacher(key, shape, jnp.zeros(()).dtype)
+    bound = math.sqrt(3)
+    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 @exact_matmul
 def draw_batch(key: Key, client: LinearClient, samples: int) -> tuple[Array, Array]:
-    """Draw samples of a client: X (samples, d) standard normal and y = X B* w_i* + z."""
+    """Draw samples of a client: X (samples, d) by its design, y = X B* w_i* + z with normal z."""
     dim = client.representation.shape[0]
-    x = jax.random.normal(named_key(key, "x"), (samples, dim))
+    x = _inputs(named_key(key, "x"), client.design, (samples, dim))
     noise = jax.random.normal(named_key(key, "noise"), (samples,))
     return x, x @ (client.representation @ client.head) + client.noise_std * noise
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, Predict, named_key
-from fedjax_srp.linear import LinearClient, orthonormalize
+from fedjax_srp.linear import Design, LinearClient, orthonormalize
 from fedjax_srp.parts.checks import check_numbers
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.part import Count
@@ -19,7 +19,7 @@ from fedjax_srp.parts.pytrees import register, take
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearTask:
-    """Regression y = w_i*^T B*^T x + z with x ~ N(0, I_d) and z ~ N(0, sigma^2), a pytree to pass to `simulate`.
+    """Regression y = w_i*^T B*^T x + z with z ~ N(0, sigma^2) and inputs of variance 1, a pytree to pass to `simulate`.
 
     It holds the true parameters; algorithms draw samples. A client's score is its population error, ||theta - B*
     w_i*||^2 for a linear predictor x -> x theta, SMALLER IS BETTER.
@@ -33,6 +33,7 @@ class LinearTask:
         key: of the clients' fixed samples.
         name: of the task in results.
         options: arguments of `linear_task`, for the record of a run; None if unknown.
+        design: distribution of x, as in `linear_task`.
     """
 
     remedy: ClassVar[str] = "give srp.data.linear_task(key, num_clients, dim, rank)"
@@ -43,6 +44,7 @@ class LinearTask:
     key: Key
     name: str = "linear"
     options: Mapping[str, Any] | None = None
+    design: Design = "gaussian"
 
     score_name: ClassVar[str] = "squared error"
     smaller_is_better: ClassVar[bool] = True
@@ -66,7 +68,11 @@ class LinearTask:
         """Return the distribution of a client's samples; `client_id` () int32 may be traced."""
         key = jax.random.fold_in(self.key, client_id)
         return LinearClient(
-            self.representation, take(self.heads, client_id), self.noise_std, key
+            self.representation,
+            take(self.heads, client_id),
+            self.noise_std,
+            key,
+            self.design,
         )
 
     def test_client(self, client_id: Array) -> LinearClient:
@@ -90,7 +96,7 @@ class LinearTask:
         return f"LinearTask({self.name!r}, {self.num_clients} clients, dim {self.dim}, rank {self.rank})"
 
 
-register(LinearTask, "name")
+register(LinearTask, "name", "design")
 
 
 @records_arguments
@@ -102,6 +108,7 @@ def linear_task(
     noise_std: float | Array = 0.0,
     heads: Literal["sphere", "gaussian"] = "sphere",
     name: str = "linear",
+    design: Design = "gaussian",
 ) -> LinearTask:
     """Draw a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
 
@@ -113,6 +120,10 @@ def linear_task(
         noise_std: sigma, in units of y.
         heads: "sphere", ||w_i*|| = sqrt(k) as in SRPFL, or "gaussian", w_i* ~ N(0, I_k) as in the paper on FedAvg.
         name: of the task in results.
+        design: distribution of the entries of x, independent, with mean 0 and variance 1: "gaussian", or sub-Gaussian
+            as SRPFL's Assumption 4.2 allows, "rademacher" (-1 or 1) or "uniform" (on [-sqrt 3, sqrt 3]). The method of
+            moments and sampling in a subspace are derived for Gaussian x: the first is then biased, and fails where
+            columns of B* lie along an axis; the second is refused.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -142,4 +153,5 @@ def linear_task(
         jnp.asarray(noise_std, representation.dtype),
         named_key(key, "samples"),
         name,
+        design=design,
     )

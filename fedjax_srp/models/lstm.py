@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.base import Array
+from fedjax_srp.base import Array, Key
 from fedjax_srp.models.gpt import GPT, TokenModel
 from fedjax_srp.models.mlp import dense_layers
-from fedjax_srp.models.split import Layer
+from fedjax_srp.models.split import Layer, SplitParams
 from fedjax_srp.parts.part import AtLeast, Count, part
 
 
@@ -112,12 +112,39 @@ class LSTM(TokenModel):
         embedding: channels of a token.
         features: of the LSTM's state.
         dense: width of fc1.
+        vectors: (vocabulary, embedding) the first vectors of all tokens, such as GloVe's; they are
+            trained like every parameter, and the row of padding is never read. None: drawn.
+
+    Raises:
+        ValueError: `vectors` has another shape.
     """
 
     vocabulary: Annotated[int, AtLeast(2)] = 10_000
     embedding: Count = 50
     features: Count = 64
     dense: Count = 64
+    vectors: jax.Array | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = (self.vocabulary, self.embedding)
+        if self.vectors is not None and jnp.shape(self.vectors) != shape:
+            raise ValueError(
+                f"vectors has shape {jnp.shape(self.vectors)}, the model needs {shape}; give a row "
+                "for every token, or set vocabulary and embedding"
+            )
+
+    @override
+    def init(self, key: Key) -> SplitParams:
+        params = super().init(key)
+        if self.vectors is None:
+            return params
+        table = jnp.asarray(self.vectors, self.dtype)
+        side = params.head if "embedding" in params.head else params.representation
+        changed = side | {"embedding": {"embedding": table}}
+        if side is params.head:
+            return params._replace(head=changed)
+        return params._replace(representation=changed)
 
     @override
     def stack(self) -> Sequence[Layer]:

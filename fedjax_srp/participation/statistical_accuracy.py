@@ -18,6 +18,7 @@ from fedjax_srp.base import (
 from fedjax_srp.participation.cohorts import (
     Growth,
     check_at_most,
+    closed_after,
     fastest_available,
     stage_sizes,
     with_partial_work,
@@ -79,6 +80,9 @@ class StatisticalAccuracy(ParticipationPolicy):
         by: the times that rank the clients. FLANP sorts them once, by known speeds; by
             realised times the cohort may change from round to round.
         max_work: units of local work in a round, as in `PartialWork`.
+        work_by_stage: units of local work in a round of stage 0, 1, ..., the last number
+            for all later stages: tau of Algorithm 2, if a unit is one step. All
+            participants do all of them; `max_work` is the largest. None: `max_work`.
         on_time: share of the cohort that does all of them; the others do what fits, as in
             `PartialWork`.
         growth: factor of n from stage to stage; 2 in the paper.
@@ -103,8 +107,21 @@ class StatisticalAccuracy(ParticipationPolicy):
     max_work: Count = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     on_time: Static[Share] = 1.0
     growth: Growth = 2
+    work_by_stage: tuple[Count, ...] | None = None
 
     def __post_init__(self) -> None:
+        work = self.work_by_stage
+        if work is not None and (not work or self.max_work != max(work)):
+            largest = f"max_work={max(work, default=1)}"
+            raise ValueError(
+                f"statistical_accuracy: work_by_stage={work}: its largest must be "
+                f"max_work={self.max_work}; give at least one, and {largest}"
+            )
+        if work is not None and self.on_time != 1:
+            raise ValueError(
+                f"statistical_accuracy: work_by_stage={work}: all participants do all of "
+                f"it, so on_time={self.on_time:g} has no effect; leave one out"
+            )
         names = ("strong_convexity", "accuracy_constant", "samples_per_client")
         missing = [name for name in names if getattr(self, name) is None]
         if len(missing) not in (0, 3):
@@ -142,7 +159,14 @@ class StatisticalAccuracy(ParticipationPolicy):
         all_clients = jnp.arange(num_clients, dtype=jnp.int32)
         size = jnp.asarray(sizes, jnp.int32)[stage]
         cohort = fastest_available(times, all_clients, size, stage, self.by)
-        return with_partial_work(cohort, times, self.max_work, self.on_time), state
+        if self.work_by_stage is None:
+            return with_partial_work(cohort, times, self.max_work, self.on_time), state
+        of_stages = jnp.asarray(self.work_by_stage, jnp.int32)
+        units = of_stages[jnp.minimum(stage, len(self.work_by_stage) - 1)]
+        cohort = cohort._replace(work=jnp.full_like(cohort.work, units))
+        if times.available is not None:
+            cohort = closed_after(cohort, times)
+        return cohort, state
 
     @override
     def update(

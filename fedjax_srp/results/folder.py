@@ -31,6 +31,7 @@ from fedjax_srp.results import atomic, csv_files, json_files, records, sealed_fo
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
 from fedjax_srp.results.errors import DamagedError, reading
+from fedjax_srp.results.measures import FREE_START, StartCost
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ _STRUCTURE = {  # of the members of summary and config together
     "asynchronous": bool,
     "communication_included": bool,
     "client_names": list | None,
+    "start": (
+        type(None),
+        {"time": float | int, "passes": int, "bytes_up": int, "bytes_down": int},
+    ),
 }
 _TRIES = 100  # to read a folder whose result is replaced again and again
 # Python's float() restores every bit, unlike some versions of pandas
@@ -138,6 +143,8 @@ def _config(history: Any) -> dict[str, Any]:
     }
     if history.client_names is not None:
         config["client_names"] = history.client_names
+    if history.start != FREE_START:
+        config["start"] = history.start._asdict()
     return config
 
 
@@ -387,6 +394,7 @@ def _fields(
         | {
             "name": config["name"].encode(errors="replace").decode(),  # lone surrogates
             "client_names": config.get("client_names"),
+            "start": StartCost(**(config.get("start") or {})),
             "client_time": _numbers(clients["expected_time"][:num_clients], np.float64),
             "eval_round": _numbers(eval_round, np.int64),
             "accuracies": dict(zip(names, scores, strict=True)),

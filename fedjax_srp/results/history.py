@@ -33,7 +33,7 @@ from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
 from fedjax_srp.results.json_files import has_structure, jsonable
 from fedjax_srp.results.locks import held
-from fedjax_srp.results.measures import Of, Reached
+from fedjax_srp.results.measures import FREE_START, Of, Reached, StartCost
 from fedjax_srp.results.stages import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class History:
         bytes_up: sent by one participant in one round. If `metrics` has `message_share`
             (submodels), the mean participant sends and receives this share.
         bytes_down: received by one participant in one round.
+        start: `StartCost` of the passes over all clients before the first round that are
+            charged (`LinearFedRep(charge_start=True)`): their time, where `elapsed` begins,
+            number, and bytes of one client.
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator, for tracing and compiling.
         host_seconds: of the simulator, in all.
@@ -109,6 +112,7 @@ class History:
     rounds_taken: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     bytes_up: int = 0
     bytes_down: int = 0
+    start: StartCost = FREE_START
     seconds_per_round: float = math.nan
     compile_seconds: float = math.nan
     host_seconds: float = math.nan
@@ -263,11 +267,18 @@ class History:
                     "when; give it to the clock"
                 )
             raise ValueError(f"communication={communication:g}: {reason}")
-        return np.cumsum(self.compute_time + communication * self.communicated)
+        return self._times(communication)[1:]
+
+    def _times(self, communication: float) -> np.ndarray:
+        """(R + 1,) simulated time before the first round and at the end of each."""
+        begins = self.start.time + communication * self.start.passes
+        rounds = self.compute_time + communication * self.communicated
+        return np.cumsum(np.concatenate([[begins], rounds]))
 
     def eval_elapsed(self, communication: float = 0.0) -> np.ndarray:
         """(E,) simulated time at each evaluation, in time units."""
-        return np.concatenate([[0.0], self.elapsed(communication)])[self.eval_round]
+        self.elapsed(communication)  # refuses a cost
+        return self._times(communication)[self.eval_round]
 
     def scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E, M) score of each client in the evaluation of that name, the default one when None."""
@@ -417,7 +428,8 @@ class History:
 
     def _end(self, communication: float) -> float:
         """Simulated time at the end of the run."""
-        return float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0
+        self.elapsed(communication)  # refuses a cost
+        return float(self._times(communication)[-1])
 
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
@@ -442,7 +454,8 @@ class History:
     def eval_bytes(self) -> np.ndarray:
         """(E,) bytes that all participants have sent and received until each evaluation."""
         sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
-        return np.concatenate([[0.0], sent])[self.eval_round]
+        before = float(self.num_clients * (self.start.bytes_up + self.start.bytes_down))
+        return before + np.concatenate([[0.0], sent])[self.eval_round]
 
     @checked
     def bytes_to(
@@ -457,10 +470,11 @@ class History:
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
         """Return the stages of the participation policy with their cohorts, times and criteria."""
+        self.elapsed(communication)  # refuses a cost
         return stages_of(
             self.stage,
             self.cohort_size,
-            self.elapsed(communication),
+            self._times(communication),
             self.metrics.get(STAGE_COMPLETED),
         )
 
@@ -519,8 +533,10 @@ class History:
             "simulated_time": self._end(communication),
             "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
-            "total_bytes_up": round(self.bytes_up * sent),
-            "total_bytes_down": round(self.bytes_down * sent),
+            "total_bytes_up": round(self.bytes_up * sent)
+            + self.num_clients * self.start.bytes_up,
+            "total_bytes_down": round(self.bytes_down * sent)
+            + self.num_clients * self.start.bytes_down,
             "num_rounds": self.num_rounds,
             "num_clients": self.num_clients,
             "bytes_up": self.bytes_up,

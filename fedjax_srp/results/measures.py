@@ -48,6 +48,18 @@ class Reached(float):
     __str__ = __repr__
 
 
+class StartCost(NamedTuple):
+    """Costs of the charged passes over all clients before the first round, see `FederatedAlgorithm.start_phases`."""
+
+    time: float = 0.0  # simulated, without an added communication cost
+    passes: int = 0  # a communication cost is added for each
+    bytes_up: int = 0  # sent by one client in all passes
+    bytes_down: int = 0  # received by one client
+
+
+FREE_START = StartCost()
+
+
 class Participation(NamedTuple):
     """Measures of how evenly rounds are spread over clients."""
 

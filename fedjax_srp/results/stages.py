@@ -28,7 +28,7 @@ class Stage(NamedTuple):
 def stages_of(
     stage: np.ndarray,
     cohort_size: np.ndarray,
-    elapsed: np.ndarray,
+    times: np.ndarray,
     held: np.ndarray | None,
 ) -> list[Stage]:
     """Return the stages of a run in order.
@@ -36,11 +36,10 @@ def stages_of(
     Args:
         stage: (R,) stage of each round.
         cohort_size: (R,) number of clients that took part.
-        elapsed: (R,) simulated time at the end of each round.
+        times: (R + 1,) simulated time before the first round and at the end of each.
         held: (R,) True where the criterion held after the round; None without a
             criterion.
     """
-    times = np.concatenate([[0.0], elapsed])
     stages = []
     for rounds in np.split(np.arange(len(stage)), np.flatnonzero(np.diff(stage)) + 1):
         if not len(rounds):  # a run of no rounds

@@ -64,7 +64,7 @@ def first_state(
     key_times = stream(root, "clock", state.round)
     times, _ = as_arrays(clock.sample(key_times, clock_state, state.now))
     if begin is None:
-        state = prepare_server(algorithm, data, state, root, layout)
+        state = prepare_server(algorithm, clock, data, state, root, layout)
     return Start(state, times.expected)
 
 

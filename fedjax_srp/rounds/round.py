@@ -338,12 +338,16 @@ def _download(
 
 def prepare_server(
     algorithm: FederatedAlgorithm,
+    clock: Clock,
     data: FederatedSource,
     state: SimulationState,
     root: Key,
     layout: Layout,
 ) -> SimulationState:
-    """The passes over all clients before the first round, see `FederatedAlgorithm.start_phases`."""
+    """The passes over all clients before the first round, see `FederatedAlgorithm.start_phases`.
+
+    The clock's state stays that before the first round, whose times are so the same with and without charges.
+    """
     cohort = all_clients(layout.num_clients)
     context = RoundContext(
         jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, jnp.int32(1)
@@ -353,6 +357,10 @@ def prepare_server(
             phase, state.server, state.clients, cohort, context, data, root, layout
         )
         state = state._replace(server=server, clients=result.states)
+        if phase.charged:
+            key_clock = named_key(named_key(root, "clock"), f"start {phase.name}")
+            times, _ = as_arrays(clock.sample(key_clock, state.clock, state.now))
+            state = state._replace(now=state.now + slowest(cohort, times))
     return state
 
 

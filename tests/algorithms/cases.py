@@ -249,6 +249,11 @@ CASES = {
         fedgate.run, {"server_step_size": 0.6}, {"gamma": 0.6, "stages": TWO_STAGES.stages}, judged=GLOBAL,
         clients={"tracking": "tracking"}, schedule=TWO_STAGES,
     ),
+    "fedgate-by_stage": Case(
+        fedgate.run, {"step_size_by_stage": (0.3, 0.08), "server_step_size_by_stage": (0.5, 0.9)},
+        {"gamma": None, "stages": TWO_STAGES.stages, "step_sizes": (0.3, 0.08), "gammas": (0.5, 0.9)},
+        judged=GLOBAL, clients={"tracking": "tracking"}, schedule=TWO_STAGES,
+    ),
     "feddyn": Case(
         feddyn.run, {"penalty": 0.4}, {"alpha": 0.4}, server={"params": "params", "h": "h"},
         clients={"h": "of_clients"}, judged=GLOBAL,

@@ -376,3 +376,46 @@ def test_errors(message):
 def test_numbers_out_of_range(argument):
     with refused(f"{argument}=-1 must be"):
         partition.dirichlet(y, y, **{"num_clients": 5, "alpha": 1.0, argument: -1})
+
+
+def test_lognormal_classes_as_in_the_femnist_of_fedrep():
+    """150 clients, 3 of 10 classes, 148 examples on average, at least 50: sizes log-normal above that."""
+    y = np.repeat(np.arange(10), 4000)
+    y_test = np.repeat(np.arange(10), 400)
+    split = divided(
+        partition.lognormal_classes,
+        y,
+        y_test,
+        150,
+        3,
+        0.6,
+        seed=2,
+        mean_examples=148,
+        min_examples=50,
+    )
+    sizes = np.array(list(map(len, split.train)))
+    assert abs(sizes.mean() - 148) < 1
+    assert sizes.min() >= 50 - 1.5  # rounded by class
+    logs = np.sort(np.log(sizes))
+    upper = logs[-75:] - np.median(logs)  # half of a normal distribution
+    assert abs(np.sqrt((upper**2).mean()) - 0.6) < 4 * 0.6 / np.sqrt(2 * 75)
+    for train, test in zip(split.train, split.test, strict=True):
+        labels, counts = np.unique(y[train], return_counts=True)
+        assert len(labels) == 3
+        assert len({*counts.tolist()}) == 1
+        tested, numbers = np.unique(y_test[test], return_counts=True)
+        assert (tested == labels).all()
+        np.testing.assert_array_equal(numbers, np.maximum(1, counts // 10))
+
+
+def test_lognormal_classes_fill_the_scarcest_class_and_refuse_more():
+    y = np.repeat([0, 1, 2], [300, 90, 300])
+    split = divided(partition.lognormal_classes, y, y, 6, 2, 0.3, seed=1)
+    used = np.bincount(y[np.concatenate(split.train)])
+    assert 84 <= used[1] <= 90
+    for options, words in (
+        ({"mean_examples": 100}, "mean_examples=100"),
+        ({"min_examples": 200}, "min_examples=200"),
+    ):
+        with refused(words):
+            partition.lognormal_classes(y, y, 6, 2, 0.3, 1, **options)

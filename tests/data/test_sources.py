@@ -96,6 +96,11 @@ def test_max_examples():
         ("shards_per_client=2", "shards", partition.shards),
         ("alpha=0.3 min_examples=30", "dirichlet", partition.dirichlet),
         ("sigma=1.0", "lognormal", partition.lognormal_sizes),
+        (
+            "classes_per_client=3 sigma=0.5 min_examples=20",
+            "lognormal_classes",
+            partition.lognormal_classes,
+        ),
         ("", "iid", partition.iid),
     ],
 )

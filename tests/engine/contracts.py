@@ -140,6 +140,7 @@ BROKEN_ALGORITHMS = {
     "phase_gradient": ({"phases": (PHASE._replace(name="gradient"),)}, "'gradient'"),
     "phase_over": ({"phases": (PHASE._replace(over="all"),)}, "pass.over='all'"),
     "start_over": ({"start_phases": (PHASE._replace(over="next"),)}, "pass.over='next'"),
+    "round_charged": ({"phases": (PHASE._replace(charged=True),)}, "pass.charged=True"),
     "exchange_few": (
         {"phases": (PHASE._replace(exchange=Exchange(FEW, FEW)),)},
         "pass.exchange",

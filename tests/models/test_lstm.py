@@ -1,5 +1,7 @@
 """The LSTM against NumPy, with and without padding."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,3 +107,20 @@ def test_the_type_of_the_inputs_is_checked(model, dtype):
     data = sequences(dtype)
     with refused(rf"model '{model.name}' takes .*inputs; choose"):
         prepared(srp.algorithms.FedAvg(model), data)
+
+
+def test_given_vectors_are_the_first_ones_and_the_others_stay():
+    vectors = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)
+    given = dataclasses.replace(MODEL, vectors=vectors)
+    for cut in ("out", None, "embedding"):
+        model = given.recut(cut)
+        params = jax.jit(lambda model: model.init(jax.random.key(0)))(model)
+        drawn = MODEL.recut(cut).init(jax.random.key(0))
+        layers = {**params.representation, **params.head}
+        table = layers.pop("embedding")["embedding"]
+        np.testing.assert_array_equal(table, vectors)
+        others = {**drawn.representation, **drawn.head}
+        del others["embedding"]
+        jax.tree.map(np.testing.assert_array_equal, layers, others)
+    with pytest.raises(ValueError, match=r"vectors has shape \(4, 11\)"):
+        dataclasses.replace(MODEL, vectors=vectors.T)

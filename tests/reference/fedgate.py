@@ -8,15 +8,29 @@ from reference.local import combine, mean, train, weight
 
 
 def run(
-    params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform"
+    params,
+    clients,
+    cohorts,
+    steps,
+    *,
+    stages,
+    sgd,
+    gamma,
+    client_weighting="uniform",
+    step_sizes=None,
+    gammas=None,
 ):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
-    `stages[t]` is the stage of round t. Under momentum tau_i is what one gradient in every step would add up to.
+    `stages[t]` is the stage of round t; step sizes and gammas by stage replace those of `sgd` and `gamma`. Under momentum tau_i is what one gradient in every step would add up to.
     """
     zero = combine(np.zeros_like, params)
     tracking, known = [zero for _ in clients], [0] * len(clients)
     for t, cohort in enumerate(cohorts):
+        if step_sizes is not None:
+            sgd = sgd._replace(step=step_sizes[stages[t]])
+        if gammas is not None:
+            gamma = gammas[stages[t]]
         directions, taus, weights = [], [], []
         for i in cohort:
             if known[i] != stages[t]:

@@ -361,9 +361,10 @@ def _are_repeats(group: Sequence[Run]) -> bool:
 
 
 def _same_results(one: History, other: History) -> bool:
-    return np.array_equal(one.compute_time, other.compute_time) and np.array_equal(
-        one.accuracy, other.accuracy, equal_nan=True
+    same_times = one.start == other.start and np.array_equal(
+        one.compute_time, other.compute_time
     )
+    return same_times and np.array_equal(one.accuracy, other.accuracy, equal_nan=True)
 
 
 def _scope(row: _Row, path: OptionPath) -> str:

@@ -117,6 +117,7 @@ def _run(run: repeats.Run) -> dict[str, Any]:
         "default": history.evaluation,
         **{name: getattr(history, name) for name in _ARRAYS},
         "map": image,
+        "start": history.start._asdict(),
         "test_points": float(np.median(test_counts)) if test_counts.size else 0.0,
         "evaluations": {name: _evaluation(history, name) for name in history.accuracies},
     }

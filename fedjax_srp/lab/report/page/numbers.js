@@ -42,6 +42,7 @@ const numbers = (() => {
   // Simulated time at the end of each round, from round 0 on.
   function elapsed(run, cost) {
     const times = new Float64Array(run.compute_time.length + 1);
+    times[0] = number(run.start.time) + cost * run.start.passes;
     for (let i = 0; i < run.compute_time.length; i++) {
       times[i + 1] = times[i] + (run.compute_time[i] + cost * run.communicated[i]);
     }
@@ -68,7 +69,7 @@ const numbers = (() => {
   // positive cost does, a run never reaches it, or a time is only a bound. The round in which a run reaches it does not
   // depend on the cost.
   function breakEven(one, other, target, of = "mean") {
-    const messages = (run, round) => run.communicated.subarray(0, round).reduce((sum, is) => sum + is, 0);
+    const messages = (run, round) => run.communicated.subarray(0, round).reduce((sum, is) => sum + is, run.start.passes);
     const lines = [one, other].map(([row, evaluation]) => {
       const places = row.runs.map((run) => firstReached(run, evaluation, target, of));
       if (places.includes(-1) || !row.takes_cost) return null;
