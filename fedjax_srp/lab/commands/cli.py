@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import jax
-import tyro
-from tyro import _errors as tyro_errors
 
 from fedjax_srp._version import __version__
 from fedjax_srp.data import archives
@@ -33,10 +31,15 @@ from fedjax_srp.parts.checks import (
     short,
     types_of,
 )
+from fedjax_srp.parts.libraries import LAB, needed_by
 from fedjax_srp.parts.options import REQUIRED, Option, written
 from fedjax_srp.results import errors
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
+
+with needed_by("the command line", LAB):
+    import tyro
+    from tyro import _errors as tyro_errors
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
