@@ -117,8 +117,7 @@ class User:
         self.uv = Path(sys.executable).with_name("uv")
         self.environment = dict(os.environ)
         self.environment.pop("PYTHONPATH", None)
-        self.environment["XDG_CACHE_HOME"] = os.fspath(place / "cache")
-        self.environment["HOME"] = os.environ.get("HOME", os.fspath(place))
+        self.environment["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place / "compiled")
         create = [sys.executable, "-m", "venv", place / "environment"]
         self.run("an empty environment", create)
 

@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         interrupt.watch(_interrupted(words))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by >&-
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
     is_at_work = False
