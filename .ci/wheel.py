@@ -23,6 +23,9 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+UV = Path(sys.executable).with_name(
+    "uv"
+)  # .ci/run installs it; pip does the same more slowly
 GRID = """
 out = "grid"
 
@@ -55,7 +58,7 @@ def main() -> None:
         (place / "example.py").write_text(block[1], "utf-8")
         user.run("the README's example", [user.python, "example.py"])
         expect(place, "accuracy.png", "runs/srpfl/summary.json")
-        user.run(f"command: {shlex.join(user.remedy())}", user.remedy())
+        user.run("the command that it prints", user.remedy())
         user.run("demo", user.command("demo", "--quick", "--seeds", "1", "--no-progress"))
         expect(place, "runs/demo/report.html")
         (place / "grid.toml").write_text(GRID, "utf-8")
@@ -69,6 +72,8 @@ def main() -> None:
 def built(folder: Path) -> Path:
     """Build both archives, check what they hold, and return the wheel."""
     command = [sys.executable, "-m", "build", "--outdir", folder, ROOT]
+    if UV.exists():
+        command += ["--installer", "uv"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -114,11 +119,12 @@ class User:
         self.place = place
         self.bin = place / "environment" / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.bin / "python"
-        self.uv = Path(sys.executable).with_name("uv")
         self.environment = dict(os.environ)
         self.environment.pop("PYTHONPATH", None)
         self.environment["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place / "compiled")
         create = [sys.executable, "-m", "venv", place / "environment"]
+        if UV.exists():
+            create.append("--without-pip")
         self.run("an empty environment", create)
 
     def run(self, title: str, command: list[object]) -> None:
@@ -139,8 +145,8 @@ class User:
 
     def pip(self, *words: object) -> list[object]:
         """Return a command of uv, where make has it, or of pip, for the environment."""
-        if self.uv.exists():
-            return [self.uv, "pip", *words, "-q", "--python", self.python]
+        if UV.exists():
+            return [UV, "pip", *words, "-q", "--python", self.python]
         return [self.python, "-m", "pip", *words, "-q", "--no-input"]
 
     def command(self, *words: str) -> list[object]:
