@@ -1,10 +1,10 @@
 # make demo needs nothing but Python 3.11 or newer, git and make; the environment is made in .venv on first use and
-# again when pyproject.toml or constraints.txt change.
+# again when pyproject.toml or constraints.txt change. With uv: make PIP_INSTALL="uv pip install -q -c constraints.txt" demo.
 
 BIN := .venv/bin
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+PIP_INSTALL ?= $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 OUT ?= runs/demo
 WORKERS ?= auto
 # jaxlib 0.10 compiles faster without fusion emitters, into slower programs; later versions have no such flag. Users have
@@ -12,7 +12,7 @@ WORKERS ?= auto
 EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=")')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench docs notebooks lab tables install clean
+.PHONY: help demo test test-long check format bench docs notebooks jupyter tables wheel coverage install clean
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -42,10 +42,10 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 docs: .venv/.docs ## the manual, into docs/_build
 	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
 
-notebooks: .venv/.docs ## the notebooks executed, as they are committed; make lab opens them
+notebooks: .venv/.docs ## the notebooks executed, as they are committed; make jupyter opens them
 	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python docs/execute.py
 
-lab: .venv/.lab ## JupyterLab on the notebooks
+jupyter: .venv/.jupyter ## JupyterLab on the notebooks
 	@$(BIN)/jupyter lab notebooks
 
 tables: .venv/.run ## what pages take from the registry of methods and from committed results
@@ -53,30 +53,36 @@ tables: .venv/.run ## what pages take from the registry of methods and from comm
 		$(BIN)/python $$script || exit 1; \
 	done
 
+wheel: .venv/.dev ## build the package, and use it in an empty environment outside of this folder
+	@$(BIN)/python .ci/wheel.py
+
+coverage: .venv/.dev ## the tests, and which lines of the package none of them runs, in htmlcov
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q --cov --cov-report html $(ARGS)
+
 install: .venv/.dev ## the environment for work on the package
 
 clean: ## remove caches and what was built; not .venv, not runs
-	@rm -rf .pytest_cache .ruff_cache .hypothesis docs/_build dist
+	@rm -rf .pytest_cache .ruff_cache .hypothesis .coverage htmlcov docs/_build dist
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .venv/.run: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: install one, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the package into .venv"
-	@$(INSTALL) -e .
+	@$(PIP_INSTALL) -e ".[all]"
 	@touch $@
 
 .venv/.dev: .venv/.run
 	@echo "installing the tools of its developers"
-	@$(INSTALL) -e ".[dev]"
+	@$(PIP_INSTALL) -e ".[dev]"
 	@touch $@
 
 .venv/.docs: .venv/.dev
 	@echo "installing the tools of the manual"
-	@$(INSTALL) -e ".[dev,docs]"
+	@$(PIP_INSTALL) -e ".[dev,docs]"
 	@touch $@
 
-.venv/.lab: .venv/.docs
+.venv/.jupyter: .venv/.docs
 	@echo "installing JupyterLab"
-	@$(INSTALL) -e ".[dev,docs,lab]"
+	@$(PIP_INSTALL) -e ".[dev,docs,jupyter]"
 	@touch $@

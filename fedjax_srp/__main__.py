@@ -14,8 +14,13 @@ def main() -> int:
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
         signal.signal(signal.SIGINT, _end)
-    from fedjax_srp.lab.commands.cli import main as run
+    from fedjax_srp.parts.libraries import MissingLibraryError
 
+    try:
+        from fedjax_srp.lab.commands.cli import main as run
+    except MissingLibraryError as error:
+        print(f"fedjax-srp: error: {error}", file=sys.stderr)
+        return 2
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()

@@ -21,6 +21,7 @@ import numpy as np
 from fedjax_srp.data import npz, records
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.parts.checks import check_known, checked
+from fedjax_srp.parts.libraries import DATA, needed_by
 from fedjax_srp.results import atomic
 
 NAMES = (*records.IMAGES, "emnist")
@@ -198,7 +199,8 @@ def _prepare_one(
 
 def _complete(originals: Sequence[Original], folder: Path) -> None:
     """Download the archives that a folder lacks, each in full or not at all."""
-    import pooch  # with requests
+    with needed_by("data prepare", DATA):
+        import pooch  # with requests
 
     missing = []
     for original in originals:

@@ -6,6 +6,7 @@ tensorflow-datasets.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.libraries import needed_by
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
 _FORMATS = ("PNG",)  # of images in records; Pillow's readers of others may start programs
@@ -120,7 +122,11 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
     Features come from the catalogue: no class that a file names is imported. A record
     that fails its checksum raises a ValueError.
     """
-    import tensorflow_datasets as tfds  # takes a second, and is not needed if there is a cache
+    # takes a second, and is not needed if there is a cache
+    with needed_by(f"name={name!r}", "tensorflow-datasets array-record"):
+        import tensorflow_datasets as tfds
+
+        importlib.import_module("array_record")  # by which it reads
 
     images = IMAGES[name]
     arrays = {}

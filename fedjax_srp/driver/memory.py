@@ -236,7 +236,7 @@ def _free(device: Any) -> float:
             else math.inf
         )
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     except OSError:
         return math.inf
     return next(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of pipes
+BINARY = getattr(os, "O_BINARY", 0)  # else Windows changes the ends of lines
 LARGEST_TEXT = 1 << 28  # bytes, of JSON and TOML
 # what the conversion of a file's content raises if the content is not what it should be
 MALFORMED = (
@@ -37,7 +38,7 @@ def open_file(path: Path, largest: int | None = None) -> Iterator[io.BufferedRea
     Raises:
         OSError: in one line, with the path.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | NO_WAIT)
+    descriptor = os.open(path, os.O_RDONLY | BINARY | NO_WAIT)
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fedjax_srp.parts.files import NO_WAIT
+from fedjax_srp.parts.files import BINARY, NO_WAIT
 from fedjax_srp.results.errors import StorageError, as_system_error, writing
 
 # subfolder of a complete result, until all its files have replaced those of the folder
@@ -176,7 +176,7 @@ def open_plain(path: Path) -> int:
     Links and pipes, which would lead the writer elsewhere, are refused.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | BINARY | _NO_LINK, 0o644)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_nlink < 2:
             return descriptor

@@ -24,6 +24,7 @@ import numpy as np
 from fedjax_srp.base import PyTree
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.columns import LOG_COLUMNS
+from fedjax_srp.parts.libraries import MissingLibraryError, needed_by
 from fedjax_srp.results import errors
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
@@ -203,7 +204,7 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
 def summary_writer(directory: str | os.PathLike, **options: Any) -> Any:
     """Return a `SummaryWriter` of tensorboardX or torch.
 
-    ValueError if neither is installed.
+    MissingLibraryError if neither is installed.
     """
     folder = os.fspath(directory)
     for module in ("tensorboardX", "torch.utils.tensorboard"):
@@ -211,20 +212,17 @@ def summary_writer(directory: str | os.PathLike, **options: Any) -> Any:
             return importlib.import_module(module).SummaryWriter(folder, **options)
         except ImportError:
             continue
-    raise ValueError(
+    raise MissingLibraryError(
         f"tensorboard={folder!r}: no writer of event files is installed; pip install "
         "tensorboardX"
     )
 
 
 def wandb_run(**options: Any) -> Any:
-    """Return the result of `wandb.init(...)`; ValueError if wandb is not installed."""
-    try:
-        return importlib.import_module("wandb").init(**options)
-    except ImportError:
-        raise ValueError(
-            "wandb is not installed; pip install wandb, or log to a file with json_lines"
-        ) from None
+    """Return the result of `wandb.init(...)`; MissingLibraryError if wandb is not installed."""
+    with needed_by("wandb", "wandb, or log to a file with json_lines"):
+        library = importlib.import_module("wandb")
+    return library.init(**options)
 
 
 def wandb(run: Any = None, **options: Any) -> Callback:

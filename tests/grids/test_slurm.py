@@ -26,7 +26,7 @@ def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
     with refused(r"launcher='slurm': .*correct \[slurm\]"):
         grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with refused("submitit is not installed; pip install"):
+    with refused("submitit is not installed; pip install .*slurm"):
         grid(tmp_path, slurm={"cluster": "local"})
 
 

@@ -14,6 +14,10 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
     None,
 )
+if CHROMIUM is None and os.environ.get("NEEDS_CHROMIUM"):
+    raise RuntimeError(
+        "NEEDS_CHROMIUM is set, and there is no Chromium: install chromium"
+    )
 FLAGS = (
     "--headless",
     "--no-sandbox",

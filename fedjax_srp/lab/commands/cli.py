@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import jax
-import tyro
-from tyro import _errors as tyro_errors
 
 from fedjax_srp._version import __version__
 from fedjax_srp.data import archives
@@ -33,10 +31,15 @@ from fedjax_srp.parts.checks import (
     short,
     types_of,
 )
+from fedjax_srp.parts.libraries import LAB, needed_by
 from fedjax_srp.parts.options import REQUIRED, Option, written
 from fedjax_srp.results import errors
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
+
+with needed_by("the command line", LAB):
+    import tyro
+    from tyro import _errors as tyro_errors
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -112,7 +115,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         interrupt.watch(_interrupted(words))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by >&-
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
     is_at_work = False

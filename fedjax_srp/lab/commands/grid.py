@@ -9,7 +9,7 @@ import jax
 
 from fedjax_srp.lab.grids.execute import LauncherName
 from fedjax_srp.lab.grids.grid import grid
-from fedjax_srp.lab.grids.launch import cores, gpus
+from fedjax_srp.lab.grids.launch import HAS_WORKERS, cores, gpus
 from fedjax_srp.lab.grids.result import Grid
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.options import REQUIRED, Option, written
@@ -26,7 +26,7 @@ OPTIONS = {
         "workers",
         int | None,
         None,
-        "processes on this machine; default one per GPU, or one per core; 0 for none",
+        "processes on this machine; default one per GPU, or one per core (none on Windows); 0 for none",
     ),
 }
 
@@ -38,8 +38,9 @@ def run(
     **arguments: Any,
 ) -> None:
     """Run a grid with these options and print its results."""
-    if workers is None:
+    if workers is None and HAS_WORKERS:
         workers = len(gpus()) or len(cores())
+    workers = workers or 0
     if workers or launcher != "local":
         # this process only plans; GPUs are for the workers
         jax.config.update("jax_platforms", "cpu")

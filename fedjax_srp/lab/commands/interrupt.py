@@ -23,9 +23,8 @@ def watch(line: str) -> None:
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
-    with contextlib.suppress(
-        ValueError, OSError
-    ):  # not the main thread, or no pipe: Python's own handler stays
+    # not the main thread, no pipe, or Windows with Python 3.11: Python's own handler stays
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

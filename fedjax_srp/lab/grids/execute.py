@@ -16,6 +16,7 @@ from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches
 from fedjax_srp.lab.grids.batches import Member, Unit
 from fedjax_srp.lab.grids.launch import (
+    HAS_WORKERS,
     GridBar,
     Launcher,
     ProcessLauncher,
@@ -68,6 +69,11 @@ def execute(
 ) -> GridOutcome:
     """Run the unfinished points of a grid; for the options see `grid`."""
     num_workers = max(workers, 1)
+    if workers and launcher == "local" and not HAS_WORKERS:
+        raise ValueError(
+            f"workers={workers}: this system has no worker processes; give workers=0, which runs "
+            "everything in this process"
+        )
     if launcher == "slurm":
         planned = plan(points, folder, batch, num_workers, 1, None)
     else:

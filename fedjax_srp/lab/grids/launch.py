@@ -39,6 +39,8 @@ _POLL_OTHERS = 1.0  # seconds between tries of units that another process is run
 # no warning of semaphores that a grid left behind when it was killed: they are removed
 _QUIET = "ignore::UserWarning:multiprocessing.resource_tracker"
 _GPU = re.compile(r"\d|GPU-|MIG-")
+# Windows cannot keep Ctrl-C from one process alone
+HAS_WORKERS = hasattr(signal, "pthread_sigmask")
 
 
 class GridBar(tqdm):

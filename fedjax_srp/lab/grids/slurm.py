@@ -19,6 +19,7 @@ from typing_extensions import override
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
 from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
+from fedjax_srp.parts.libraries import SLURM, needed_by
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.xla.cores import use_all_cores
@@ -72,13 +73,9 @@ class SlurmLauncher(Launcher):
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
-        try:
+        with needed_by("launcher='slurm'", SLURM):
             submitit = importlib.import_module("submitit")
             errors = importlib.import_module("submitit.core.utils")
-        except ImportError:
-            raise ValueError(
-                "launcher='slurm': submitit is not installed; pip install submitit"
-            ) from None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(folder)
         # for this user alone

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cloudpickle
-
 from fedjax_srp.clocks.by_name import CLOCKS
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
@@ -27,6 +25,7 @@ from fedjax_srp.lab.runs.run import Run, load_data, recorded_jax_settings
 from fedjax_srp.methods import POLICIES, RECIPES
 from fedjax_srp.models import FACTORIES
 from fedjax_srp.parts.checks import is_ours, short
+from fedjax_srp.parts.libraries import LAB, needed_by
 from fedjax_srp.parts.options import without_partial
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.results import atomic, errors
@@ -70,6 +69,9 @@ def packed(units: Sequence[Unit]) -> bytes:
     Raises:
         ValueError: a value cannot be sent.
     """
+    with needed_by("workers", LAB):
+        import cloudpickle
+
     runs = [member.point.run for unit in units for member in unit.members]
     try:
         return cloudpickle.dumps(({unit.id: unit for unit in units}, _registered(runs)))

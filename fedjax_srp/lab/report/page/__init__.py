@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_srp.lab.report import drawing, repeats, table
 from fedjax_srp.lab.report.page import data, plots
 from fedjax_srp.lab.report.page.data import Comparison
+from fedjax_srp.parts.libraries import LAB, needed_by
 from fedjax_srp.results import atomic
 
 if TYPE_CHECKING:
@@ -129,8 +130,9 @@ def write(
 @functools.cache
 def _bokeh() -> tuple[str, str]:
     """Return Bokeh's script without the address of MathJax, and the empty figures as JSON."""
-    from bokeh.embed import json_item
-    from bokeh.resources import Resources
+    with needed_by("the report page", LAB):
+        from bokeh.embed import json_item
+        from bokeh.resources import Resources
 
     items = []
     for name, figure in plots.figures().items():

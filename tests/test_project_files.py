@@ -1,0 +1,57 @@
+"""Files around the package agree with each other."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+sys.path.append(str(ROOT / ".ci"))
+import version  # noqa: E402
+
+import fedjax_srp as srp  # noqa: E402
+
+
+def test_the_version_stands_in_one_place_and_others_agree():
+    assert version.version() == srp.__version__
+    assert version.problems() == []
+    assert version.problems("v99.0.0")[0].startswith("the tag is v99.0.0")
+
+
+def test_every_tested_python_is_declared_everywhere():
+    minors = [
+        each.rpartition(" ")[2]
+        for each in PROJECT["classifiers"]
+        if re.search(r"Python :: 3\.\d", each)
+    ]
+    assert PROJECT["requires-python"] == f">={minors[0]}"
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text("utf-8")
+    (matrix,) = re.findall(r"^ +python: \[(.+)\]$", workflow, re.MULTILINE)
+    assert re.findall(r'"(.+?)"', matrix) == minors
+
+
+def test_every_requirement_has_a_tested_version():
+    pinned = set()
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()[1:]:
+        name, separator, _ = line.partition("==")
+        assert separator, line
+        pinned.add(normal(name))
+    required = [*PROJECT["dependencies"]]
+    for extra in PROJECT["optional-dependencies"].values():
+        required += extra
+    names = {normal(re.match(r"[\w.-]+", each)[0]) for each in required}
+    assert names - {"fedjax-srp"} <= pinned
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_extras_that_users_install_are_in_all():
+    extras = PROJECT["optional-dependencies"]
+    assert extras["all"] == ["fedjax-srp[lab,data,slurm]"]
+    install = (ROOT / "docs/install.md").read_text("utf-8")
+    for extra in (*extras["all"][0].partition("[")[2][:-1].split(","), "all"):
+        assert f".[{extra}]" in install
