@@ -257,7 +257,9 @@ def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray
     for user in users:
         entry = content["user_data"][user]
         inputs = entry["x"]
-        if not is_labelled and inputs and _are_sequences(inputs[0]):
+        if inputs and _are_sequences(inputs[0]):
+            if is_labelled:
+                raise _OtherLayoutError(_SEQUENCES)
             inputs = _sequences(inputs, entry["y"])
             # counts are those of all comments, also in other files
             counts[user] = len(inputs)
@@ -344,8 +346,6 @@ def _texts(x: list[Any]) -> np.ndarray:
         if are_tweets:
             words = entry[_TEXT]
         elif isinstance(entry, list):
-            if any(isinstance(word, list) for word in entry):
-                raise _OtherLayoutError(_SEQUENCES)
             words = " ".join(entry)
         # raises a TypeError unless all are strings
         "".join(words if isinstance(words, tuple) else [words])

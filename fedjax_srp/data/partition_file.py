@@ -13,13 +13,14 @@ import numpy as np
 
 from fedjax_srp.data import pickles
 from fedjax_srp.data.records import expand_user
-from fedjax_srp.data.rows import sort_key
+from fedjax_srp.data.rows import LayoutError, reading, sort_key
 from fedjax_srp.parts.checks import checked, short
-from fedjax_srp.parts.files import MALFORMED, open_file, read_text
+from fedjax_srp.parts.files import open_file, read_text
 
 _SUFFIXES = (".csv", ".json", ".pkl")
 _COLUMNS = ("client", "split", "row")
 _SPLITS = ("train", "test")
+_LAYOUT = "a layout of srp.data.read_partition: .csv with columns client,split,row, .json or .pkl"
 
 
 class PartitionFile(NamedTuple):
@@ -69,7 +70,7 @@ def read_partition(path: str | Path) -> PartitionFile:
     file = expand_user(path)
     where = f"partition={str(path)!r}"
     is_of_all = False
-    try:
+    with reading(file, file, _LAYOUT, "partition"):
         if file.suffix == ".csv":
             parts = _of_csv(read_text(file))
         elif file.suffix in _SUFFIXES:
@@ -77,19 +78,14 @@ def read_partition(path: str | Path) -> PartitionFile:
             is_of_all = isinstance(content, Mapping) and "data_indices" in content
             parts = _of_fl_bench(content) if is_of_all else _of_json(content)
         else:
-            raise ValueError(f"ends in {file.suffix!r}, not in one of {_SUFFIXES}")
+            raise LayoutError(f"ends in {file.suffix!r}, not in {', '.join(_SUFFIXES)}")
+        clients = sorted({**parts["train"], **parts["test"]}, key=sort_key)
         numbers = {}
         for kind in _SPLITS:
-            numbers[kind] = {
-                client: _rows(client, kind, parts[kind].get(client, []))
-                for client in sorted({**parts["train"], **parts["test"]}, key=sort_key)
-            }
-    except (OSError, EOFError, pickles.UnpicklingError, *MALFORMED) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"{where}: is damaged or no partition ({reason}); give a .csv with columns "
-            "client,split,row, or .json or .pkl as srp.data.read_partition describes"
-        ) from error
+            numbers[kind] = {}
+            for client in clients:
+                own = parts[kind].get(client, [])
+                numbers[kind][client] = _rows(client, kind, own)
     if not numbers["train"]:
         raise ValueError(f"{where}: has no clients; give one or more")
     for kind, of_clients in numbers.items():

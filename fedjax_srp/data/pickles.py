@@ -68,8 +68,8 @@ def _scalar(kind: _Type, content: Any) -> Any:
     return np.frombuffer(text, kind.dtype)[0]
 
 
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Return the bytes that old pickles hold as text."""
+def _encode(text: str = "", encoding: str = "latin1") -> bytes:
+    """Return the bytes that old pickles hold as text, or none."""
     return str(text).encode("latin1")
 
 
@@ -92,6 +92,7 @@ _NAMES: dict[str, Any] = {
     "numpy.ndarray": _Array,
     "numpy.dtype": _Type,
     "_codecs.encode": _Call(_encode),
+    "__builtin__.bytes": _Call(_encode),
 }
 for _core in ("numpy.core", "numpy._core"):
     _NAMES[f"{_core}.multiarray._reconstruct"] = _Call(_reconstruct)

@@ -51,9 +51,11 @@ class LayoutError(ValueError):
 
 
 @contextlib.contextmanager
-def reading(name: Path, file: Path, layout: str) -> Iterator[None]:
+def reading(
+    name: Path, file: Path, layout: str, argument: str = "name"
+) -> Iterator[None]:
     """Make errors of the block one line that names the file; `name` is the path that the user gave."""
-    where = f"name={str(name)!r}"
+    where = f"{argument}={str(name)!r}"
     if file != name:
         inside = file.relative_to(name) if file.is_relative_to(name) else file
         where += f": {inside.as_posix()}"
@@ -63,7 +65,7 @@ def reading(name: Path, file: Path, layout: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from None
     except FileNotFoundError as error:
         raise ValueError(
-            f"{where} is missing; give a folder in {layout}, complete"
+            f"{where} is missing; copy it again, or give another path"
         ) from error
     except (*_DAMAGE, *MALFORMED, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -257,16 +259,16 @@ def numbered(
     if width:
         return train, test, tuple(map(str, range(width)))
     classes = np.union1d(train, test)
+    kind = np.asarray(y_train).dtype.kind
     is_kept = np.array_equal(classes, np.arange(len(classes)))
-    if keeps_numbers and classes.size and classes.dtype.kind != "U":
+    if keeps_numbers and kind in "iuf" and classes.size:
         is_kept |= bool(classes[0] >= 0 and classes[-1] < MAX_CLASSES)
-    if is_kept and np.asarray(y_train).dtype.kind in "iu" and np.ndim(y_train) == 1:
+    if not is_kept:
+        names = tuple(map(str, classes.tolist()))
+        return np.searchsorted(classes, train), np.searchsorted(classes, test), names
+    if kind in "iu" and np.ndim(y_train) == 1:
         return train, test, None
-    if is_kept:
-        names = tuple(map(str, range(int(classes.max(initial=-1)) + 1)))
-        return train, test, names
-    names = tuple(map(str, classes.tolist()))
-    return np.searchsorted(classes, train), np.searchsorted(classes, test), names
+    return train, test, tuple(map(str, range(int(classes[-1]) + 1)))
 
 
 def _flat(name: str, y: ArrayLike) -> tuple[np.ndarray, int]:
