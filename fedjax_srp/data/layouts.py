@@ -41,8 +41,8 @@ LAYOUTS: Registry[Layout] = Registry(
             pfllib.read,
         ),
         "hdf5": Layout(
-            "FILE.h5: groups train/CLIENT and test/CLIENT; or a FOLDER of TensorFlow "
-            "Federated's *_train.h5 and *_test.h5",
+            "FILE.h5: groups train/CLIENT and test/CLIENT of x and y (needs h5py); or a "
+            "folder of TensorFlow Federated's *_train.h5 and *_test.h5",
             hdf5.is_hdf5,
             hdf5.read,
         ),

@@ -8,14 +8,17 @@ import re
 import sys
 import types
 import zipfile
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from clients import examples
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import refused
 from test_leaf import write
 
+import fedjax_srp as srp
 from fedjax_srp.data import LAYOUTS, layouts, load, names, next_words, pickles, save
 
 
@@ -769,6 +772,114 @@ def test_leafs_reddit(tmp_path):
 
 
 # ---- all layouts
+
+
+def write_leaf(name, x, y):
+    """Write two rows for training, and the others for tests."""
+    for kind, rows in (("train", slice(2)), ("test", slice(2, None))):
+        write(Path(name) / kind / "all.json", {"ann": (x[rows], y[rows])})
+
+
+def write_sets(*paths):
+    """Write groups of HDF5 as h5py does."""
+    import h5py
+
+    for kind, clients in BY_GROUP.items():
+        with h5py.File(str(paths[0] if kind == "train" else paths[-1]), "a") as file:
+            group = kind if len(paths) == 1 else "examples"
+            for name, (x, y) in clients.items():
+                file[f"{group}/{name}/x"] = x
+                file[f"{group}/{name}/y"] = y
+
+
+def write_fed_emnist():
+    Path("fed_emnist").mkdir()
+    write_sets("fed_emnist/fed_emnist_train.h5", "fed_emnist/fed_emnist_test.h5")
+
+
+def write_faces():
+    folder = Path("celeba/raw/img_align_celeba")
+    write_images(folder, {"a": {"b": [100, 120]}}, "RGB")
+    users = {"7": (["a/b/100.png"], [1])}
+    for kind in ("train", "test"):
+        write(Path("celeba") / kind / "all.json", users)
+    for path in folder.glob("a/b/*"):
+        path.rename(folder / path.name)
+    write(Path("celeba/test/all.json"), {"7": (["120.png"], [1])})
+
+
+def write_reddit():
+    for kind, words in (("train", "ab"), ("test", "ba")):
+        x, y = comment(*words)
+        write(Path("reddit") / kind / "all.json", {"ann": ([x], [y])})
+
+
+def write_people():
+    for kind, clients in PEOPLE.items():
+        write_images(Path("photos") / kind, clients)
+
+
+def write_parts(name, content):
+    Path(name).write_text(content)
+
+
+PARTS = {"train": {"ann": [0, 4]}, "test": {"ann": [2]}}
+FL_BENCH = {"data_indices": [{"train": np.array([0, 4]), "test": np.array([2])}]}
+CSV = "client,split,row\nann,train,0\nann,train,4\nann,test,2\n"
+FLOWERS = {"train": {"a": [1, 90], "b": [3, 4]}, "test": {"a": [5, 6], "b": [7]}}
+TABLE = "age,clinic,outcome\n1,A,good\n2,B,bad\n3,A,good\n4,B,bad\n"
+# call -> what writes the files that it reads
+WRITERS = {
+    'load("mine.npz", num_clients=2)': lambda: write_arrays("mine.npz", [0, 1] * 3),
+    'load("pathmnist.npz", num_clients=2)': lambda: np.savez(
+        "pathmnist.npz", **medmnist()
+    ),
+    'load("FashionMNIST", num_clients=2)': lambda: write_idx(Path("FashionMNIST")),
+    'load("UCI HAR Dataset")': lambda: write_har(Path("UCI HAR Dataset")),
+    'load("femnist")': lambda: write_leaf("femnist", [[0.5], [1.0], [0.25]], [0, 1, 0]),
+    'load("shakespeare")': lambda: write_leaf(
+        "shakespeare", ["to be", "o be ", " be o"], ["o", "r", "r"]
+    ),
+    'load("celeba")': write_faces,
+    'next_words("reddit")': write_reddit,
+    'load("Cifar10")': lambda: write_pfllib(Path("Cifar10")),
+    'load("mine.h5")': lambda: write_sets("mine.h5"),
+    'load("fed_emnist")': write_fed_emnist,
+    'load("photos")': write_people,
+    'load("flowers", num_clients=2)': lambda: write_images(Path("flowers"), FLOWERS),
+    'from_frame(pd.read_csv("patients.csv"), user="clinic", label="outcome")': lambda: (
+        write_parts("patients.csv", TABLE)
+    ),
+    'load("digits", partition="parts.csv")': lambda: write_parts("parts.csv", CSV),
+    'load("digits", partition="parts.json")': lambda: write_parts(
+        "parts.json", json.dumps(PARTS)
+    ),
+    'load("digits", partition="partition.pkl")': lambda: Path(
+        "partition.pkl"
+    ).write_bytes(pickle.dumps(FL_BENCH)),
+    'read_partition("parts.csv")': lambda: write_parts("parts.csv", CSV),
+}
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+CALLS = re.findall(r"^\| .*\| `srp\.data\.(.*)` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.filterwarnings("ignore:x_train", "ignore:x_test", "ignore:train_indices")
+def test_each_row_of_the_table_of_layouts(call, tmp_path, monkeypatch):
+    if "h5" in call or "fed_emnist" in call:
+        pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    WRITERS[call]()
+    made = eval(f"srp.data.{call}", {"srp": srp, "pd": pd})
+    if "read_partition" in call:
+        assert made.test["ann"].tolist() == [2]
+    else:
+        assert made.num_clients in (1, 2, 3)
+        assert made.test_counts.min() >= 1
+
+
+def test_the_table_has_all_layouts():
+    assert list(WRITERS) == CALLS
 
 
 def test_channels_first_are_moved_and_said(tmp_path, in_memory):
