@@ -938,3 +938,11 @@ def _fits(layout, path):
         return layout.fits(path)
     except OSError:
         return False
+
+
+def test_the_record_has_the_names_of_classes(tmp_path):
+    data = load(write_har(tmp_path / "har"))
+    method = srp.methods.get("local_only", dataset=data, hidden=(2,))
+    history = srp.simulate(method, data, num_rounds=1, seed=0, progress=False)
+    assert history.config["data"]["class_names"] == list(data.class_names)
+    assert srp.data.holdout(data).class_names == data.class_names
