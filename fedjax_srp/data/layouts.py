@@ -73,5 +73,10 @@ def find(path: Path) -> Layout | None:
 
 def others(data_dir: Path) -> list[Path]:
     """List the files and folders of a layout, without .npz files, which have a name without suffix."""
-    paths = sorted(data_dir.glob("[!.]*"))
-    return [path for path in paths if path.suffix != ".npz" and find(path) is not None]
+    found = []
+    for path in sorted(data_dir.glob("[!.]*")):
+        # of archives, and what tensorflow-datasets extracted from them
+        is_other = path.suffix == ".npz" or path.name == "downloads"
+        if not is_other and find(path) is not None:
+            found.append(path)
+    return found

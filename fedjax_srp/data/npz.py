@@ -59,7 +59,7 @@ def read(path: Path) -> RawArrays:
                 raise ValueError(f"it is an .npy file of one array of shape {file.shape}")
             entries = list(file.files)
             names = {name: name for name in _KNOWN}
-            if {*_MEDMNIST.values()} <= {*entries}:
+            if "x_train" not in entries and {*_MEDMNIST.values()} <= {*entries}:
                 names |= _MEDMNIST
             arrays = {key: file[name] for key, name in names.items() if name in entries}
     except Exception as error:  # any error of zip files, their compression and arrays

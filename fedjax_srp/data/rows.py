@@ -112,10 +112,18 @@ def of_clients(clients: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: str) ->
         if not len(x):
             empty.append(name)
             continue
-        if inputs and x.shape[1:] != inputs[0].shape[1:]:
+        if inputs and _form(x) != _form(inputs[0]):
             raise LayoutError(
-                f"client {name!r} has {kind} examples of shape {x.shape[1:]}, and client "
-                f"{names[0]!r} of {inputs[0].shape[1:]}; give all the same shape"
+                f"client {name!r} has {kind} examples of shape {x.shape[1:]} {x.dtype}, and "
+                f"client {names[0]!r} of {inputs[0].shape[1:]} {inputs[0].dtype}; give all "
+                "the same shape and kind"
+            )
+        if y.dtype.kind in "iu":
+            y = y.astype(np.int64)
+        if labels and _form(y) != _form(labels[0]):
+            raise LayoutError(
+                f"client {name!r} has labels of shape {y.shape} {y.dtype}, and client "
+                f"{names[0]!r} of {labels[0].shape} {labels[0].dtype}; give one kind"
             )
         inputs.append(x)
         labels.append(y)
@@ -130,13 +138,14 @@ def of_clients(clients: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: str) ->
     owners: np.ndarray = np.array(names)
     if all(map(_is_number, clients)):
         owners = owners.astype(np.int64)
-    kinds = {of_client.dtype.kind in "OUS" for of_client in labels}
-    if len(kinds) > 1:
-        raise LayoutError(
-            "labels are numbers at some clients and text at others; give one kind"
-        )
     users = np.repeat(owners, [len(x) for x in inputs])
     return Rows(np.concatenate(inputs), np.concatenate(labels), users)
+
+
+def _form(x: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Return what the examples of all clients have in common: shape and kind, of which bytes are one."""
+    kind = "text" if x.dtype.kind in "OUS" else "numbers"
+    return x.shape[1:], "bytes" if x.dtype == np.uint8 else kind
 
 
 def raw_arrays(
@@ -155,6 +164,12 @@ def raw_arrays(
         test = Rows(
             train.x[:0], train.y[:0], None if train.users is None else train.users[:0]
         )
+    users_train = train.users
+    users_test = test.users
+    kinds = {users.dtype.kind for users in (users_train, users_test) if users is not None}
+    if len(kinds) > 1:  # 0 and 1 in training, 1 and ann in tests
+        users_train = np.asarray(users_train).astype(str)
+        users_test = np.asarray(users_test).astype(str)
     y_train, y_test, class_names = numbered(train.y, test.y, num_classes is not None)
     if num_classes is None and class_names is not None:
         num_classes = len(class_names)
@@ -165,8 +180,8 @@ def raw_arrays(
         y_train,
         channels_last(test.x),
         y_test,
-        train.users,
-        test.users,
+        users_train,
+        users_test,
         class_names=class_names,
         is_split=is_split,
         num_classes=num_classes,
@@ -189,6 +204,12 @@ def split_off_tests(
     is_test = draw_test_rows(
         groups, TEST_FRACTION if fraction is None else fraction, seed
     )
+    if not is_test.any():
+        whose = "class" if raw.users_train is None else "user"
+        raise ValueError(
+            f"test_fraction: no {whose} has two examples, so none can be held out for tests; "
+            "give more examples, or a file with test examples of its own"
+        )
     users = raw.users_train
     return raw._replace(
         x_train=raw.x_train[~is_test],

@@ -462,7 +462,9 @@ def test_wrong_folders_of_pfllib(tmp_path):
     with refused(r"mine': test/2.npz: has x; give an entry data, a dict of x and y"):
         load(folder)
     np.savez(path, data={"x": np.zeros((1, 3, 9, 9)), "y": np.zeros(1, int)})
-    with refused(r"client '2' has test examples of shape \(9, 9, 3\), and client '0'"):
+    with refused(
+        r"client '2' has test examples of shape \(9, 9, 3\) float64, and client '0'"
+    ):
         load(folder)
     np.savez(path, data={"x": np.zeros((1, 3, 8, 8)), "y": np.zeros(2, int)})
     with refused(
@@ -494,6 +496,47 @@ def test_empty_clients_are_said(tmp_path):
         refused("test: no client has test examples; give one or more some rows"),
     ):
         load(folder)
+
+
+BESIDE = {
+    r"client '2' has train examples of shape \(8, 8, 3\) uint8, and client '0' of": (
+        np.zeros((1, 3, 8, 8), np.uint8),
+        [1],
+    ),
+    r"client '2' has labels of shape \(1, 4\) int64, and client '0' of \(2,\) int64": (
+        np.zeros((1, 3, 8, 8)),
+        [[0, 1, 0, 0]],
+    ),
+    r"client '2' has labels of shape \(1,\) <U1, and client '0' of": (
+        np.zeros((1, 3, 8, 8)),
+        ["a"],
+    ),
+    r"train/2.npz is damaged .*inhomogeneous": ([[1.0], [1.0, 2.0]], [0, 1]),
+    r"train/2.npz: x is no array of numbers": (np.array([None, None]), [0, 1]),
+}
+
+
+@pytest.mark.parametrize("message", BESIDE)
+def test_clients_that_differ_in_kind(message, tmp_path):
+    """Bytes beside floats, say, would be read on two scales."""
+    folder = write_pfllib(tmp_path / "mine")
+    x, y = BESIDE[message]
+    np.savez(
+        folder / "train" / "2.npz", data=np.array({"x": x, "y": np.array(y)}, object)
+    )
+    with refused(message):
+        load(folder)
+
+
+def test_numbers_and_names_of_clients(tmp_path):
+    """Where some clients have numbers and some names, all are names; clients of one split are said."""
+    folder = write_pfllib(tmp_path / "mine")
+    (folder / "test" / "2.npz").rename(folder / "test" / "Zoë 李.npz")
+    with pytest.warns(
+        UserWarning, match="natural: 2 of 4 users are left out: 1 have no test"
+    ):
+        data = load(folder)
+    assert data.client_names == ("0", "10")
 
 
 # ---- folders of images
@@ -905,6 +948,19 @@ def test_a_test_fraction_is_for_data_without_tests():
         "test_fraction=0.5: the data have test examples of their own; leave it out"
     ):
         load("digits", 10, test_fraction=0.5)
+
+
+def test_users_of_one_row_have_no_tests(tmp_path, in_memory):
+    lonely = {str(i): ([[i + 1.0, 0.0]], [i % 2]) for i in range(3)}
+    with refused("test_fraction: no user has two examples, so none can be held out"):
+        load(in_memory("mine.h5", group(lonely)))
+    clients = group(lonely | {"4": ([[5.0, 1.0], [6.0, 2.0]], [0, 1])})
+    with (
+        pytest.warns(
+            UserWarning, match="natural: 3 of 4 users are left out: 3 have no test"
+        ),
+    ):
+        assert load(in_memory("more.h5", clients)).client_names == ("4",)
 
 
 def test_a_folder_of_no_layout_says_what_it_has(tmp_path):
