@@ -554,6 +554,7 @@ class SourceDefaults:
         offset: value of a black pixel, with which augmentation fills; None: 0.
         is_sharded: `train_client` has the clients of one device only.
         client_names: the name of each client, for tables; None if they have none.
+        class_names: what each class was called before labels were numbered, for the record; None if they were numbers.
     """
 
     name: str | None = None
@@ -565,6 +566,7 @@ class SourceDefaults:
     offset: Any = None
     is_sharded: bool = False
     client_names: Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
 
 
 def member_of(data: Any, name: str) -> Any:

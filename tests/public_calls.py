@@ -4,6 +4,7 @@ import inspect
 
 import flax.linen as nn
 import numpy as np
+import pandas as pd
 import optax
 from reference.small import KEY, clients_of, federation, model
 
@@ -48,13 +49,17 @@ OF_THEORY = {
     "samples": 10.0, "noise": 0.1, "initial_gap": 1.0, "mu": 0.5, "smoothness": 2.0, "local_steps": 10.0, "before": 2,
 }  # fmt: skip
 
+FRAME = pd.DataFrame({"age": range(8), "who": list("aabb") * 2, "what": list("nyny") * 2})
+
 # function -> valid arguments
 CALLS = {
     srp.data.from_arrays: {
         "x_train": X, "y_train": Y, "x_test": X + 1, "y_test": Y, "train_indices": [[0], [1]],
         "test_indices": [[2], [3]], "num_classes": 4, "scale": 1.0, "offset": 0.0, "name": "a",
-        "client_names": ["ann", "bob"],
+        "client_names": ["ann", "bob"], "class_names": list("abcd"),
     },
+    srp.data.from_frame: defaults(srp.data.from_frame, frame=FRAME, user="who", label="what", features=["age"]),
+    srp.data.read_partition: {"path": "parts.csv"},
     srp.data.linear_task: defaults(srp.data.linear_task, key=KEY, num_clients=3, dim=6, rank=2),
     srp.data.linear_regression: defaults(srp.data.linear_regression, key=KEY, num_clients=3, samples=4, dim=2),
     srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},

@@ -214,6 +214,7 @@ def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
 def quick_digits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where `save` writes
     (tmp_path / "times.csv").write_text("bob,ann\n3,4\n")
+    (tmp_path / "parts.csv").write_text("client,split,row\na,train,0\na,test,1\n")
     (tmp_path / "devices.csv").write_text("speed,down,up\n3,4,5\n")
     for kind in ("train", "test"):
         (tmp_path / "forum" / kind).mkdir(parents=True)

@@ -6,7 +6,6 @@ another SHA-256, is downloaded from the first of its addresses that has it.
 
 from __future__ import annotations
 
-import gzip
 import sys
 import tarfile
 import time
@@ -18,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 
-from fedjax_srp.data import npz, records
+from fedjax_srp.data import idx, npz, records
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.parts.checks import check_known, checked
 from fedjax_srp.parts.libraries import DATA, needed_by
@@ -275,17 +274,9 @@ def _decode_idx_files(
 ) -> dict[str, np.ndarray]:
     arrays = {}
     for split, stem in (("train", train), ("test", test)):
-        arrays[f"x_{split}"] = _decode_idx(read_file(f"{stem}-images-idx3-ubyte.gz"))
-        arrays[f"y_{split}"] = _decode_idx(read_file(f"{stem}-labels-idx1-ubyte.gz"))
+        arrays[f"x_{split}"] = idx.decode(read_file(f"{stem}-images-idx3-ubyte.gz"))
+        arrays[f"y_{split}"] = idx.decode(read_file(f"{stem}-labels-idx1-ubyte.gz"))
     return arrays
-
-
-def _decode_idx(compressed: bytes) -> np.ndarray:
-    """Decode MNIST's IDX format: the number of axes in the fourth byte, their lengths, then uint8 entries."""
-    content = gzip.decompress(compressed)
-    num_axes = content[3]
-    shape = np.frombuffer(content, ">u4", num_axes, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
 
 
 def _decode_cifar(path: Path, num_labels: int) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ from fedjax_srp.parts.part import AtLeast, AtMost
 
 MAX_CLASSES = 2**20
 MIN_PIXELS = 64  # of the smallest images, 8 x 8
+CHANNELS = (1, 3, 4)  # of grey, colour, and colour with opacity
 MAX_DARK = 64  # pixels below are no bytes, or an image is dark
 
 
@@ -36,6 +37,7 @@ def from_arrays(
     offset: ArrayLike | None = None,
     name: str = "arrays",
     client_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> FederatedData:
     """Build federated data from arrays of examples and each client's indices into them.
 
@@ -62,6 +64,7 @@ def from_arrays(
         name: of the data set in results.
         client_names: a text for each client, each once, in the order of `train_indices`;
             for traces with named columns.
+        class_names: a text for each class, in the order of the labels.
 
     Returns:
         The data, on the default device; the arguments are copied.
@@ -135,6 +138,14 @@ def from_arrays(
     overlap.check_values(inputs_train, inputs_test, rows_train, all_test)
     if client_names is not None:
         client_names = _check_names(client_names, len(rows_train))
+    if class_names is not None:
+        class_names = _check_class_names(class_names, num_classes)
+    if has_channels_first(inputs_train.shape[1:]):
+        warnings.warn(
+            f"x_train: examples of shape {inputs_train.shape[1:]} look like images with "
+            "their channels first, but models take them last; give np.moveaxis(x, 1, -1)",
+            stacklevel=3,
+        )
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
     device_train = jnp.array(inputs_train)
@@ -152,7 +163,15 @@ def from_arrays(
         name=name,
         num_classes=num_classes,
         client_names=client_names,
+        class_names=class_names,
     )
+
+
+def has_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return True for (1, H, W), (3, H, W) and (4, H, W) of 8 x 8 or more: no other layout has such shapes."""
+    if len(shape) != 3:
+        return False
+    return shape[0] in CHANNELS and shape[2] not in CHANNELS and min(shape[1:]) >= 8
 
 
 def _by_name(
@@ -201,6 +220,16 @@ def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ..
         raise ValueError(
             f"client_names: {problem}; give one for each client of train_indices, each "
             "once"
+        )
+    return names
+
+
+def _check_class_names(class_names: Sequence[str], num_classes: int) -> tuple[str, ...]:
+    """Return the names of all classes, or raise a ValueError of one line."""
+    names = tuple(class_names)
+    if len(names) != num_classes or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"class_names={short(names)}: give a text for each of {num_classes} classes"
         )
     return names
 

@@ -17,7 +17,7 @@ from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
-_FORMAT = 4  # to be incremented when a `decode` returns other arrays for the same files
+_FORMAT = 5  # to be incremented when a `decode` returns other arrays for the same files
 
 
 def cached(

@@ -49,6 +49,8 @@ class FederatedData:
             Transformations drop them.
         client_names: the user of each client, as text, where the clients are users of the
             data set; else None. Transformations drop them.
+        class_names: what class 0, 1, ... was called, where a reader numbered the labels
+            of a file; else None. Transformations drop them.
     """
 
     remedy: ClassVar[str] = "give srp.data.load(name, ...), or srp.data.from_arrays(...)"
@@ -67,6 +69,7 @@ class FederatedData:
     num_classes: int
     options: Mapping[str, Any] | None = None
     client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,13 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_srp.data import text
-from fedjax_srp.data._counts import share_of
-from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
+from fedjax_srp.data.arrays import as_array, check_labels
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.sources import PARTITIONS, make_partition, names_of_users
-from fedjax_srp.parts.checks import check_integer, check_known, checked, short
+from fedjax_srp.data.rows import draw_test_rows
+from fedjax_srp.data.sources import divided
+from fedjax_srp.parts.checks import check_integer, checked, short
 from fedjax_srp.parts.part import Count
 
 
@@ -84,10 +83,6 @@ def from_huggingface(
         4
     """
     check_integer("seed", seed, 0, maximum=None)
-    known = set()
-    for scheme in PARTITIONS.values():
-        known.update(scheme.arguments)
-    check_known("argument", division, sorted(known))
     if isinstance(dataset, Mapping) and "train" in dataset:
         if test is None:
             test = dataset.get("test")
@@ -113,7 +108,7 @@ def from_huggingface(
     if test is None:
         _, labels, users = columns
         check_labels(f"column {y!r}", labels, f"column {x!r}", len(labels))
-        is_test = _draw_test_rows(labels if users is None else users, test_fraction, seed)
+        is_test = draw_test_rows(labels if users is None else users, test_fraction, seed)
         columns_test = [None if array is None else array[is_test] for array in columns]
         columns = [None if array is None else array[~is_test] for array in columns]
     else:
@@ -131,15 +126,8 @@ def from_huggingface(
     raw = RawArrays(
         x_train, y_train, x_test, y_test, users_train, users_test, user_names=names
     )
-    kind, parts = make_partition(raw, partition, num_clients, seed, division)
-    return from_arrays(
-        *raw[:4],
-        train_indices=parts.train,
-        test_indices=parts.test,
-        name=name,
-        scale=scale,
-        offset=offset,
-        client_names=names_of_users(raw, parts) if kind == "natural" else None,
+    return divided(
+        raw, num_clients, partition, seed, division, name=name, scale=scale, offset=offset
     )
 
 
@@ -331,13 +319,3 @@ def _stack(column: str, values: Any) -> np.ndarray:
             "with Dataset.map first"
         )
     return np.stack(rows)
-
-
-def _draw_test_rows(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Draw a random share of each group, at least one row of two or more, as (n,) bool."""
-    rng = np.random.default_rng([zlib.crc32(b"from_huggingface"), seed])
-    is_test = np.zeros(len(groups), bool)
-    for group in np.unique(groups):
-        rows = rng.permutation(np.flatnonzero(groups == group))
-        is_test[rows[: share_of(len(rows), fraction)]] = True
-    return is_test

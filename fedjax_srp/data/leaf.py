@@ -1,8 +1,10 @@
 """Data sets in LEAF's layout: folders train and test with .json files of users and their examples.
 
 A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y":
-[...]}}}. A user may be in several files. Inputs are numbers, or texts (Sent140). Reading
-JSON is slow, so the arrays are cached (`cache`).
+[...]}}}. A user may be in several files. Inputs are numbers; texts (Sent140); texts whose
+label is the next character (Shakespeare); or names of images (CelebA). `next_words` also
+reads lists of sequences of tokens (Reddit). Reading JSON is slow, so the arrays are cached
+(`cache`).
 """
 
 from __future__ import annotations
@@ -10,38 +12,37 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_srp.data import text
+from fedjax_srp.data import images, text
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.rows import reading
+from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED, open_file
 
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 # index of the text in an input of Sent140: id, date, query, user, text, training or test
 _TEXT = 4
 _DAY = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.*")  # its date begins so
-_CHARACTERS = (
-    "labels are characters, as in LEAF's Shakespeare, which load does not read; give "
-    "each user's text as sequences of numbers to srp.data.next_tokens"
-)
 _SEQUENCES = (
-    "inputs are lists of token lists, as in LEAF's Reddit, which load does not read; "
-    "give the joined texts to srp.data.next_words, or numbers to srp.data.next_tokens"
+    "inputs are lists of token lists, as in LEAF's Reddit, which has no classes; give the "
+    "folder to srp.data.next_words"
 )
+# of Shakespeare, in the order of LEAF's own numbers
+LETTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
+_FACES = Path("raw") / "img_align_celeba"  # images of CelebA, beside train
+_FACE_SIZE = (84, 84)  # pixels, as in LEAF's model
 
 
 class _OtherLayoutError(Exception):
     """A sound file of a data set that is not read, with the reason and the remedy."""
-
-
-def folders(data_dir: Path) -> list[Path]:
-    """List the subfolders that have LEAF's layout."""
-    return sorted(folder for folder in data_dir.glob("*") if is_leaf(folder))
 
 
 def is_leaf(folder: Path) -> bool:
@@ -58,16 +59,29 @@ def read(folder: Path) -> RawArrays:
     Inputs of 784 numbers become images of 28 x 28; they become uint8 if all numbers are
     multiples of 1/255 (LEAF's FEMNIST, where white paper is 1.0). Texts become tokens
     (`text`) of the vocabulary of all training texts, and their labels 0, 1, ... in
-    ascending order.
+    ascending order. Where labels are characters (Shakespeare), tokens are characters too,
+    of LEAF's 80, from 1. Names of images (CelebA) become the images of
+    raw/img_align_celeba, of 84 x 84 pixels.
     """
     files = _files(folder)
-    all_files = [*files["train"], *files["test"]]
-    arrays = cached(_root(folder), "leaf", all_files, lambda: _decode(files))
-    return RawArrays(**arrays)  # pyright: ignore[reportArgumentType]
+    origin = [*files["train"], *files["test"]]
+    faces = _root(folder) / _FACES
+    if faces.is_dir():
+        origin.append(faces)
+    arrays = dict(cached(_root(folder), "leaf", origin, lambda: _decode(files)))
+    class_names = arrays.pop("class_names", None)
+    raw = RawArrays(**arrays)  # pyright: ignore[reportArgumentType]
+    if class_names is None:
+        return raw
+    names = tuple(map(str, class_names.tolist()))
+    return raw._replace(class_names=names, num_classes=len(names))
 
 
 def texts(folder: Path) -> dict[str, np.ndarray]:
-    """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test."""
+    """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test.
+
+    A sequence of Reddit is a tuple of tokens.
+    """
     columns = _joined(_read_files(_files(folder), False))
     for kind in ("train", "test"):
         if columns[f"x_{kind}"].dtype != object:
@@ -122,28 +136,92 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
     parts = _read_files(files)
     inputs = [*parts["x_train"], *parts["x_test"]]
     shapes = {"text" if x.dtype == object else str(x.shape[1:]) for x in inputs}
+    root = files["train"][0].parents[1]
     if len(shapes) > 1:
-        folder = str(files["train"][0].parents[1])
         raise ValueError(
-            f"name={folder!r}: examples have shapes {' and '.join(sorted(shapes))}; give "
-            "all the same shape"
+            f"name={str(root)!r}: examples have shapes {' and '.join(sorted(shapes))}; "
+            "give all the same shape"
         )
     if shapes == {"text"}:
-        return _tokens(_joined(parts))
+        return _of_texts(root, _joined(parts))
     if len({x.dtype for x in inputs}) > 1:  # multiples of 1/255 in some files only
         for kind in files:
             parts[f"x_{kind}"] = [*map(_as_floats, parts[f"x_{kind}"])]
     return _joined(parts)
 
 
-def _tokens(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Replace texts by tokens, and labels (0 and 4, say) by 0, 1, ..."""
-    vocabulary = text.vocabulary(columns["x_train"])
+def _of_texts(root: Path, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Replace texts by tokens or images, and labels (0 and 4, say) by 0, 1, ..."""
+    inputs = [*columns["x_train"], *columns["x_test"]]
+    labels = [*columns["y_train"], *columns["y_test"]]
+    are_images = all(map(_IMAGE_FILE.fullmatch, inputs))
+    if (
+        not are_images
+        and not all(map(_is_digit, labels))
+        and all(map(_is_letter, labels))
+    ):
+        return _characters(root, columns, max(map(len, inputs)))
+    vocabulary: dict[str, int] = {}
+    if not are_images:
+        vocabulary = text.vocabulary(columns["x_train"])
+    with reading(root, root, "LEAF's layout"):
+        for kind in ("train", "test"):
+            columns[f"y_{kind}"] = _labels(columns[f"y_{kind}"])
     classes = np.union1d(columns["y_train"], columns["y_test"])
+    columns["class_names"] = classes.astype(str)
     for kind in ("train", "test"):
-        columns[f"x_{kind}"] = text.tokens(columns[f"x_{kind}"], vocabulary)
+        inputs = columns[f"x_{kind}"]
+        if are_images:
+            columns[f"x_{kind}"] = _faces(root, inputs)
+        else:
+            columns[f"x_{kind}"] = text.tokens(inputs, vocabulary)
         columns[f"y_{kind}"] = np.searchsorted(classes, columns[f"y_{kind}"])
     return columns
+
+
+def _is_letter(label: Any) -> bool:
+    return isinstance(label, str) and len(label) == 1
+
+
+def _is_digit(label: Any) -> bool:
+    return _is_letter(label) and label.isdecimal()
+
+
+def _characters(
+    root: Path, columns: dict[str, np.ndarray], length: int
+) -> dict[str, np.ndarray]:
+    """Return tokens of characters, 0 for padding at the end, and the number of the next character."""
+    number = {letter: i for i, letter in enumerate(LETTERS)}
+    for kind in ("train", "test"):
+        found = {*"".join(columns[f"x_{kind}"]), *columns[f"y_{kind}"]}
+        others = sorted(found - {*LETTERS})
+        if others:
+            raise ValueError(
+                f"name={str(root)!r}: {kind} has the characters {short(others)}, which are "
+                "not among the 80 of LEAF's Shakespeare; replace them, or give numbers to "
+                "srp.data.next_tokens"
+            )
+        tokens = np.zeros((len(columns[f"x_{kind}"]), length), np.int32)
+        for row, line in zip(tokens, columns[f"x_{kind}"], strict=True):
+            row[: len(line)] = [number[letter] + 1 for letter in line]
+        columns[f"x_{kind}"] = tokens
+        columns[f"y_{kind}"] = np.array([number[label] for label in columns[f"y_{kind}"]])
+    return columns | {"class_names": np.array([*LETTERS])}
+
+
+def _faces(root: Path, names: np.ndarray) -> np.ndarray:
+    folder = root / _FACES
+    if not folder.is_dir():
+        raise ValueError(
+            f"name={str(root)!r}: inputs are names of image files, e.g. {names[0]!r}, as in "
+            f"LEAF's CelebA, and there is no folder {_FACES.as_posix()} of them; put it there"
+        )
+    faces = np.empty((len(names), *_FACE_SIZE, 3), np.uint8)
+    for face, name in zip(faces, names, strict=True):
+        path = folder / Path(name).name
+        with reading(root, path, "the layout of LEAF's CelebA"):
+            face[:] = images.decode(path, _FACE_SIZE)
+    return faces
 
 
 def _as_floats(x: np.ndarray) -> np.ndarray:
@@ -179,6 +257,12 @@ def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray
     for user in users:
         entry = content["user_data"][user]
         inputs = entry["x"]
+        if inputs and _are_sequences(inputs[0]):
+            if is_labelled:
+                raise _OtherLayoutError(_SEQUENCES)
+            inputs = _sequences(inputs, entry["y"])
+            # counts are those of all comments, also in other files
+            counts[user] = len(inputs)
         labels = entry["y"] if is_labelled else inputs
         count = counts.get(user, len(inputs))
         if not len(inputs) == len(labels) == count:
@@ -190,9 +274,34 @@ def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray
         all_labels.extend(labels)
         sizes.append(len(inputs))
     columns = {"x": _inputs(all_inputs), "users": np.repeat(np.array(users), sizes)}
-    if is_labelled:
-        columns["y"] = _labels(all_labels, columns["x"].dtype == object)
+    if not is_labelled:
+        return columns
+    if not all_labels:
+        raise ValueError("there are no examples")
+    if columns["x"].dtype == object:
+        columns["y"] = np.empty(len(all_labels), object)
+        columns["y"][:] = all_labels
+    else:
+        columns["y"] = _labels(all_labels)
     return columns
+
+
+def _are_sequences(entry: Any) -> bool:
+    return isinstance(entry, list) and bool(entry) and isinstance(entry[0], list)
+
+
+def _sequences(comments: list[Any], labels: list[Any]) -> list[tuple[str, ...]]:
+    """Return the sequences of Reddit's comments, each with the token that follows its last."""
+    sequences = []
+    for comment, label in zip(comments, labels, strict=True):
+        targets = label["target_tokens"]
+        for tokens, following in zip(comment, targets, strict=True):
+            if tokens[1:] != following[:-1]:
+                raise ValueError(
+                    f"target_tokens {short(following)} do not follow {short(tokens)}"
+                )
+            sequences.append((*tokens, following[-1]))
+    return sequences
 
 
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,7 +323,7 @@ def _inputs(x: list[Any]) -> np.ndarray:
     are joined.
     """
     first: Any = x
-    while isinstance(first, list) and first:
+    while isinstance(first, list | tuple) and first:
         first = first[0]
     if isinstance(first, str):
         return _texts(x)
@@ -229,24 +338,19 @@ def _inputs(x: list[Any]) -> np.ndarray:
 
 
 def _texts(x: list[Any]) -> np.ndarray:
-    """Return (n,) texts as objects: of tweets, of lists of words, or of plain texts."""
+    """Return (n,) texts as objects: of tweets, of lists of words, of plain texts, or tuples of tokens as they are."""
     are_tweets = all(map(_is_tweet, x))
-    texts = []
-    for entry in x:
+    texts = np.empty(len(x), object)
+    for i, entry in enumerate(x):
+        words = entry
         if are_tweets:
-            entry = entry[_TEXT]
+            words = entry[_TEXT]
         elif isinstance(entry, list):
-            if any(isinstance(word, list) for word in entry):
-                raise _OtherLayoutError(_SEQUENCES)
-            entry = " ".join(entry)
-        texts.append(entry)
-    "".join(texts)  # raises a TypeError unless all are strings
-    if all(map(_IMAGE_FILE.fullmatch, texts)):
-        raise ValueError(
-            f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; "
-            "give pixels"
-        )
-    return np.array(texts, object)
+            words = " ".join(entry)
+        # raises a TypeError unless all are strings
+        "".join(words if isinstance(words, tuple) else [words])
+        texts[i] = words
+    return texts
 
 
 def _is_tweet(entry: Any) -> bool:
@@ -258,13 +362,8 @@ def _is_tweet(entry: Any) -> bool:
     return entry[0].isdecimal() and _DAY.fullmatch(entry[1]) is not None
 
 
-def _labels(y: list[Any], is_of_text: bool) -> np.ndarray:
+def _labels(y: Iterable[Any]) -> np.ndarray:
     """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
-    if not y:
-        raise ValueError("there are no examples")
-    are_characters = all(isinstance(label, str) and len(label) == 1 for label in y)
-    if is_of_text and are_characters and not all(map(str.isdecimal, y)):
-        raise _OtherLayoutError(_CHARACTERS)
     labels = []
     for label in y:
         if int(label) != float(label):

@@ -1,4 +1,4 @@
-"""Data sets in .npz files: x_train, y_train, x_test, y_test.
+"""Data sets in .npz files: x_train, y_train, x_test, y_test, or MedMNIST's train_images, train_labels, ....
 
 Optional entries are the user of each example (`user_train` and `user_test`, or
 `writer_...`), the names of users 0, 1, ... (`user_names`), the scaling of inputs
@@ -15,16 +15,31 @@ import numpy as np
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expand_user
+from fedjax_srp.data.rows import numbered, reading
 from fedjax_srp.parts.checks import checked, nearest
 from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import atomic
 
-_METADATA = ("scale", "offset", "num_classes", "user_names")
+_METADATA = ("scale", "offset", "num_classes", "user_names", "class_names")
 _KNOWN = {
     *_METADATA,
     *("x_train", "y_train", "writer_train", "user_train"),
     *("x_test", "y_test", "writer_test", "user_test"),
 }
+
+
+# of MedMNIST's files, whose validation images are not used
+_MEDMNIST = {
+    "x_train": "train_images",
+    "y_train": "train_labels",
+    "x_test": "test_images",
+    "y_test": "test_labels",
+}
+
+
+def is_npz(path: Path) -> bool:
+    """Return True for a name that ends in .npz; whether there is such a file, `read` says."""
+    return path.suffix == ".npz" and not path.is_dir()
 
 
 def files(folder: Path) -> list[Path]:
@@ -33,14 +48,20 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> RawArrays:
-    """Return the arrays of an .npz file; nothing in it is executed."""
+    """Return the arrays of an .npz file; nothing in it is executed.
+
+    Labels that are no integers from 0 (texts, one-hot rows, -1 and 1) are numbered.
+    """
     try:
         with open_file(path) as stored:
             file = np.load(stored, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError(f"it is an .npy file of one array of shape {file.shape}")
             entries = list(file.files)
-            arrays = {key: file[key] for key in entries if key in _KNOWN}
+            names = {name: name for name in _KNOWN}
+            if "x_train" not in entries and {*_MEDMNIST.values()} <= {*entries}:
+                names |= _MEDMNIST
+            arrays = {key: file[name] for key, name in names.items() if name in entries}
     except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -69,7 +90,20 @@ def read(path: Path) -> RawArrays:
             "x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
         )
     names |= {name: name for name in _METADATA if name in arrays}
-    return RawArrays(**{field: arrays[name] for field, name in names.items()})
+    found: dict[str, Any] = {field: arrays[name] for field, name in names.items()}
+    if "class_names" in found:
+        found["class_names"] = tuple(map(str, found["class_names"].tolist()))
+        return RawArrays(**found)
+    with reading(path, path, "the layout of arrays x_train, y_train, x_test, y_test"):
+        y_train, y_test, class_names = numbered(
+            found["y_train"], found["y_test"], keeps_numbers=True
+        )
+    if class_names is not None and "num_classes" not in found:
+        found["num_classes"] = len(class_names)
+    elif class_names is not None and len(class_names) != int(found["num_classes"]):
+        class_names = None
+    found |= {"y_train": y_train, "y_test": y_test, "class_names": class_names}
+    return RawArrays(**found)
 
 
 @checked
@@ -118,6 +152,8 @@ def save(data: FederatedData, path: str | Path) -> None:
         )
     if data.client_names is not None:
         arrays["user_names"] = np.array(data.client_names)
+    if data.class_names is not None:
+        arrays["class_names"] = np.array(data.class_names)
     for kind in ("train", "test"):
         x = np.asarray(getattr(data, f"x_{kind}"))
         y = np.asarray(getattr(data, f"y_{kind}"))

@@ -27,6 +27,10 @@ class RawArrays(NamedTuple):
     offset: np.ndarray | float | None = None
     # texts: the name of user i, where users are 0, 1, ...
     user_names: np.ndarray | None = None
+    # texts: what class i was called before labels were numbered
+    class_names: tuple[str, ...] | None = None
+    # False: there are no test examples, a share of the others is held out
+    is_split: bool = True
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
@@ -48,6 +52,9 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     is_train = np.isin(raw.y_train, chosen)
     is_test = np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
+    class_names = None
+    if raw.class_names is not None:
+        class_names = tuple(raw.class_names[label] for label in chosen)
     return raw._replace(
         x_train=raw.x_train[is_train],
         y_train=order[np.searchsorted(values, raw.y_train[is_train])],
@@ -56,4 +63,5 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
         users_train=None if raw.users_train is None else raw.users_train[is_train],
         users_test=None if raw.users_test is None else raw.users_test[is_test],
         num_classes=len(chosen),
+        class_names=class_names,
     )

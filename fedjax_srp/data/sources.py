@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp.data import archives, leaf, npz, records
+from fedjax_srp.data import archives, layouts, npz, records
 from fedjax_srp.data import partition as partitions
-from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
+from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
+from fedjax_srp.data.partition_file import is_partition_file, read_partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
-from fedjax_srp.parts.checks import check_choice, checked, nearest
+from fedjax_srp.data.rows import check_columns, split_off_tests
+from fedjax_srp.parts.checks import check_choice, check_known, checked, nearest, short
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.registry import Registry
 
@@ -102,12 +104,12 @@ PARTITIONS: dict[str, _Scheme] = {
 
 @checked
 def names(data_dir: str | Path | None = None) -> list[str]:
-    """List the names for `load`: built-in ones, and .npz files (without suffix) and LEAF folders in `data_dir`."""
+    """List the names for `load`: built-in ones, and .npz files and others of `LAYOUTS` in `data_dir`."""
     folder = records.data_folder(data_dir)
     known = {*SOURCES}
     for file in npz.files(folder):
         known.add(file.relative_to(folder).with_suffix("").as_posix())
-    known.update(path.name for path in leaf.folders(folder))
+    known.update(path.name for path in layouts.others(folder))
     return sorted(known)
 
 
@@ -115,7 +117,7 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
-    if name in records.IMAGES and not leaf.is_leaf(folder / name):
+    if name in records.IMAGES and layouts.find(folder / name) is None:
         try:
             archives.find(name, folder)
         except ValueError:
@@ -140,6 +142,7 @@ def load(
     reserved_fraction: float | None = None,
     classes: Sequence[int] | None = None,
     max_examples: int | None = None,
+    test_fraction: Fraction | None = None,
     validation: Fraction | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
@@ -151,19 +154,22 @@ def load(
             y_train, x_test, y_test, and writer_train and writer_test (or user_train and
             user_test) if examples have users, and scale, offset and num_classes as in
             `from_arrays`, if not the default (`save` writes such files); or the path of a
-            folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become
-            tokens. `<name>.npz` or such a folder in `data_dir` takes precedence over a
-            built-in source of that name.
+            file or folder in another of the layouts of docs/data.md (`LAYOUTS`): LEAF,
+            UCI HAR, PFLlib, HDF5, IDX, images. Labels that are no class numbers are
+            numbered, see `FederatedData.class_names`; texts become tokens. `<name>.npz`
+            or such a folder in `data_dir` takes precedence over a built-in source of that
+            name.
         num_clients: M; optional for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes",
             "consecutive" and "lognormal_classes".
         shards_per_client: shards of one class each, not necessarily distinct, for
             partition "shards".
         partition: "classes", "shards", "consecutive", "dirichlet", "lognormal",
-            "lognormal_classes", "natural" or "iid", see `fedjax_srp.data.partition`.
-            Default: follows from the given arguments (classes_per_client, with
-            examples_per_class or sigma, shards_per_client, alpha, sigma), else "natural"
-            if the data set has users, else "iid".
+            "lognormal_classes", "natural" or "iid", see `fedjax_srp.data.partition`; or
+            the path of a .csv, .json or .pkl file, see `read_partition`. Default: follows
+            from the given arguments (classes_per_client, with examples_per_class or
+            sigma, shards_per_client, alpha, sigma), else "natural" if the data set has
+            users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
         min_examples: least number of training examples of a client, for partitions
             "dirichlet" and "lognormal_classes".
@@ -182,6 +188,9 @@ def load(
         max_examples: most training examples per client, classes in proportion; None for
             all. With partitions by class it must not remove a class that the client is
             tested on.
+        test_fraction: for data without test examples of their own, such as UCI HAR: the
+            share of each user's examples, or else of each class, to test on; the same
+            ones for every seed. None for 0.2.
         validation: for tuning: test on this share of each client's training examples
             instead of the test data; e.g. 0.2, see `holdout`. None for the test data.
         seed: of the partition and of held-out data. The data set's own split into
@@ -199,7 +208,8 @@ def load(
         20
     """
     name, raw = _read(str(name), records.data_folder(data_dir))
-    _check_columns(raw)
+    raw = split_off_tests(raw, test_fraction)
+    check_columns(raw)
     if classes is not None:
         raw = keep_classes(raw, classes)
     division = {
@@ -213,11 +223,20 @@ def load(
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,
     }
-    kind, parts = make_partition(raw, partition, num_clients, seed, division)
+    if partition is not None and is_partition_file(partition):
+        if classes is not None:
+            raise ValueError(
+                f"classes: partition={partition!r} has row numbers of the whole data set; "
+                "leave one of them out"
+            )
+        raw, kind, parts, client_names = _from_file(raw, partition, num_clients, division)
+    else:
+        kind, parts = make_partition(raw, partition, num_clients, seed, division)
+        client_names = names_of_users(raw, parts) if kind == "natural" else None
     train = parts.train
     if max_examples is not None:
         train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
-        if PARTITIONS[kind].is_by_class:
+        if kind in PARTITIONS and PARTITIONS[kind].is_by_class:
             partitions.check_tested_classes(
                 parts, train, raw.y_train, raw.y_test, max_examples
             )
@@ -229,7 +248,6 @@ def load(
         mean, std = map(np.squeeze, NORMALISATION[name])
         scale = 1 / (255 * std)
         offset = -mean / std  # (x / 255 - mean) / std
-    client_names = names_of_users(raw, parts) if kind == "natural" else None
     data = from_arrays(
         *raw[:4],
         train_indices=train,
@@ -239,8 +257,45 @@ def load(
         offset=offset,
         name=name,
         client_names=client_names,
+        class_names=raw.class_names,
     )
     return data if validation is None else holdout(data, validation, seed)
+
+
+def _from_file(
+    raw: RawArrays, path: str, num_clients: int | None, division: Mapping[str, Any]
+) -> tuple[RawArrays, str, Partition, tuple[str, ...]]:
+    """Return the data, their partition from a file, its name, and the names of clients."""
+    for argument, value in division.items():
+        if value is not None:
+            raise ValueError(
+                f"{argument}={value}: partition={path!r} divides the data already; leave "
+                f"{argument} out"
+            )
+    found = read_partition(path)
+    if num_clients not in (None, len(found.train)):
+        raise ValueError(
+            f"num_clients={num_clients}: partition={path!r} has {len(found.train)} "
+            "clients; leave num_clients out"
+        )
+    if found.is_of_all:
+        x = np.concatenate([raw.x_train, raw.x_test])
+        y = np.concatenate([raw.y_train, raw.y_test])
+        raw = raw._replace(x_train=x, x_test=x, y_train=y, y_test=y)
+    rows = []
+    for kind, of_clients, num_rows in (
+        ("train", found.train, len(raw.y_train)),
+        ("test", found.test, len(raw.y_test)),
+    ):
+        for client, own in of_clients.items():
+            largest = own.max(initial=-1)
+            if largest >= num_rows:
+                raise ValueError(
+                    f"partition={path!r}: client {client!r} has {kind} row {largest}, but "
+                    f"the data have {num_rows}; give the data that were divided"
+                )
+        rows.append([of_clients[client] for client in found.train])
+    return raw, path, Partition(*rows), tuple(found.train)
 
 
 def make_partition(
@@ -264,6 +319,34 @@ def make_partition(
     return kind, partitioned
 
 
+def divided(
+    raw: RawArrays,
+    num_clients: int | None,
+    partition: str | None,
+    seed: int,
+    division: Mapping[str, Any],
+    **options: Any,
+) -> FederatedData:
+    """Partition a data set whose arguments of the partition are not named in a signature.
+
+    `options` are those of `from_arrays`.
+    """
+    known = set()
+    for scheme in PARTITIONS.values():
+        known.update(scheme.arguments)
+    check_known("argument", division, sorted(known))
+    kind, parts = make_partition(raw, partition, num_clients, seed, division)
+    return from_arrays(
+        *raw[:4],
+        train_indices=parts.train,
+        test_indices=parts.test,
+        num_classes=raw.num_classes,
+        client_names=names_of_users(raw, parts) if kind == "natural" else None,
+        class_names=raw.class_names,
+        **options,
+    )
+
+
 def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
     """Return the user of each client of the natural partition."""
     if raw.users_train is None:
@@ -279,31 +362,6 @@ def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _check_columns(raw: RawArrays) -> None:
-    arrays = raw._asdict()
-    for kind in ("train", "test"):
-        x = as_array(f"x_{kind}", arrays[f"x_{kind}"])
-        y = as_array(f"y_{kind}", arrays[f"y_{kind}"])
-        users = as_array(f"users_{kind}", arrays[f"users_{kind}"])
-        check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
-        if raw.user_names is not None:
-            names = as_array("user_names", raw.user_names)
-            if not _are_numbered(users, len(names)):
-                raise ValueError(
-                    f"user_names: users_{kind} are not 0..{len(names) - 1}; give the name "
-                    "of each user"
-                )
-        if arrays[f"users_{kind}"] is not None and users.shape != y.shape:
-            raise ValueError(
-                f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one "
-                "user per example"
-            )
-
-
-def _are_numbered(users: np.ndarray, num_users: int) -> bool:
-    return users.dtype.kind in "iu" and bool(np.all((users >= 0) & (users < num_users)))
-
-
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     """Read a data set; return its name in results, and its arrays."""
     path = records.expand_user(name)
@@ -313,16 +371,25 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
         # unlike Path.is_file it never raises
         if os.path.isfile(data_dir / f"{name}.npz"):
             return name, npz.read(data_dir / f"{name}.npz")
-        if leaf.is_leaf(data_dir / name):
-            return name, leaf.read(data_dir / name)
+        if (layout := layouts.find(data_dir / name)) is not None:
+            return name, layout.read(data_dir / name)
     if name in SOURCES:
         return name, SOURCES[name](data_dir)
-    if leaf.is_leaf(path) or (path.name != name and os.path.isdir(path)):
-        return path.resolve().name, leaf.read(path)
+    if (layout := layouts.find(path)) is not None:
+        resolved = path.resolve()
+        return resolved.name if path.is_dir() else resolved.stem, layout.read(path)
+    if path.name != name and os.path.exists(path):
+        found = "is a file"
+        if os.path.isdir(path):
+            found = f"has {short(sorted(os.listdir(path)))}"
+        raise ValueError(
+            f"name={name!r}: {found}, which is none of the layouts "
+            f"{', '.join(layouts.LAYOUTS)}; docs/data.md has a table of what each needs"
+        )
     known = names(data_dir)
     raise ValueError(
-        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, a path to an .npz file "
-        "or a LEAF folder, or data_dir=the folder that has it"
+        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, the path of a file or "
+        "folder in a layout of docs/data.md, or data_dir=the folder that has it"
     )
 
 

@@ -176,12 +176,16 @@ def words_of(key: Key) -> list[int]:
 
 def of_data(data: FederatedSource) -> dict[str, Any]:
     """Return the facts of a record about data."""
-    return {
+    facts = {
         "name": name_of_data(data),
         "num_clients": data.num_clients,
         "checksum": data_checksum(data),
         "options": member_of(data, "options"),
     }
+    class_names = member_of(data, "class_names")
+    if class_names is not None:
+        facts["class_names"] = list(class_names)
+    return facts
 
 
 def records(run: Prepared, root: Key) -> list[dict[str, Any]]:

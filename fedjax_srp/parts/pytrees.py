@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-DROPPED = ("options", "client_names")  # fields that transformations drop
+DROPPED = ("options", "client_names", "class_names")  # fields that transformations drop
 
 
 def register(cls: type[Any], *static: str) -> None:

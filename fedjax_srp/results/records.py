@@ -4,7 +4,7 @@ Its keys are
 
 - `method`: `{"name", "algorithm", "participation"}`, parts by constructor, see `parts.description.describe`;
 - `clock`: by constructor;
-- `data`: `{"name", "num_clients", "checksum", "options"}`;
+- `data`: `{"name", "num_clients", "checksum", "options"}`, and `class_names` where labels were numbered;
 - `schedule`: rounds, evaluated rounds and limits, fields of `Settings`;
 - `evaluations`: their names, the default one first; `record_loss`, whether the training loss is recorded too;
 - `start`: checksum of a given start, or null;

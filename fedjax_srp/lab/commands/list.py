@@ -53,8 +53,9 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
         if name in data.SOURCES:
             about = _first_line(data.SOURCES[name])
         sets.append([name, ready, about])
-    sets.append(["FILE.npz", "", "x_train, y_train, x_test, y_test"])
-    sets.append(["FOLDER", "", "LEAF's train/*.json and test/*.json"])
+    for layout in data.LAYOUTS.values():
+        path, _, content = layout.about.partition(": ")
+        sets.append([path, "", content])
     layers = [[name, _first_line(models.FACTORIES[name])] for name in models.names()]
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],

@@ -60,7 +60,7 @@ _DATASET = Option(
     "dataset",
     str,
     REQUIRED,
-    "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder",
+    "a data set that fedjax-srp list shows, or the path of a file or folder in one of the layouts that it shows",
 )
 _DIVISION = {
     name: each for name, each in _OF_LOAD.items() if name not in ("name", "seed")

@@ -297,7 +297,8 @@ class Run:
         """
         unasked = []
         if "checksum" not in self.record["data"]:
-            unasked += ["data.checksum", "data.name", "data.num_clients"]
+            facts = ("checksum", "name", "num_clients", "class_names")
+            unasked += [f"data.{fact}" for fact in facts]
         if "model" not in _within_codes(self.record["method"]["algorithm"]):
             unasked += ["method.algorithm.model", "method.algorithm.algorithm.model"]
         found = contradictions(self.record, without(known, *unasked))

@@ -1,0 +1,151 @@
+"""`read_partition`: who has which rows, from a CSV or JSON file, or from FL-bench's partition.pkl."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp.data import pickles
+from fedjax_srp.data.records import expand_user
+from fedjax_srp.data.rows import LayoutError, reading, sort_key
+from fedjax_srp.parts.checks import checked, short
+from fedjax_srp.parts.files import open_file, read_text
+
+_SUFFIXES = (".csv", ".json", ".pkl")
+_COLUMNS = ("client", "split", "row")
+_SPLITS = ("train", "test")
+_LAYOUT = "a layout of srp.data.read_partition: .csv with columns client,split,row, .json or .pkl"
+
+
+class PartitionFile(NamedTuple):
+    """The rows of each client by name, 2 before 10."""
+
+    train: dict[str, np.ndarray]
+    test: dict[str, np.ndarray]
+    # rows are those of training and test examples put end to end, as FL-bench counts them
+    is_of_all: bool
+
+
+def is_partition_file(partition: str) -> bool:
+    """Return True for a path of a partition, where else a name is expected."""
+    return partition.endswith(_SUFFIXES)
+
+
+@checked
+def read_partition(path: str | Path) -> PartitionFile:
+    """Return each client's rows from a file.
+
+    For `from_arrays`, give `train` and `test` as `train_indices` and `test_indices`; if
+    `is_of_all`, they are rows of `x = np.concatenate([x_train, x_test])`.
+    `load(..., partition=path)` does this for a data set.
+
+    Args:
+        path: of a file in one of these layouts.
+
+            - .csv with columns `client,split,row`, a line for each example; split is train
+              or test, and rows count from 0 within their split.
+            - .json, `{"train": {"ann": [0, 4], ...}, "test": {"ann": [2], ...}}`, or lists
+              of lists in place of the inner dicts.
+            - .pkl of FL-bench, `{"data_indices": [{"train": ..., "test": ...}, ...], ...}`;
+              also as .json. Nothing in a pickle is run. Rows for validation are added to
+              those for training.
+
+    Raises:
+        ValueError: a file of another layout; a client without training or test rows.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "parts.csv"
+        ...     _ = file.write_text("client,split,row\\nann,train,0\\nann,train,2\\nann,test,1\\n")
+        ...     read_partition(file).train
+        {'ann': array([0, 2])}
+    """
+    file = expand_user(path)
+    where = f"partition={str(path)!r}"
+    is_of_all = False
+    with reading(file, file, _LAYOUT, "partition"):
+        if file.suffix == ".csv":
+            parts = _of_csv(read_text(file))
+        elif file.suffix in _SUFFIXES:
+            content = _content(file)
+            is_of_all = isinstance(content, Mapping) and "data_indices" in content
+            parts = _of_fl_bench(content) if is_of_all else _of_json(content)
+        else:
+            raise LayoutError(f"ends in {file.suffix!r}, not in {', '.join(_SUFFIXES)}")
+        clients = sorted({**parts["train"], **parts["test"]}, key=sort_key)
+        numbers = {}
+        for kind in _SPLITS:
+            numbers[kind] = {}
+            for client in clients:
+                own = parts[kind].get(client, [])
+                numbers[kind][client] = _rows(client, kind, own)
+    if not numbers["train"]:
+        raise ValueError(f"{where}: has no clients; give one or more")
+    for kind, of_clients in numbers.items():
+        empty = [client for client, rows in of_clients.items() if not len(rows)]
+        if empty:
+            raise ValueError(
+                f"{where}: clients {short(empty)} have no {kind} rows; give them some, or "
+                "leave the clients out (of clients split by user, srp.data.holdout_clients)"
+            )
+    return PartitionFile(numbers["train"], numbers["test"], is_of_all)
+
+
+def _content(file: Path) -> Any:
+    if file.suffix == ".json":
+        return json.loads(read_text(file))
+    with open_file(file) as stored:
+        return pickles.load(stored)
+
+
+def _of_csv(text: str) -> dict[str, dict[str, list[int]]]:
+    lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    columns = [column.strip().lower() for column in lines.fieldnames or ()]
+    if not set(_COLUMNS) <= set(columns):
+        raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+    lines.fieldnames = columns
+    parts: dict[str, dict[str, list[int]]] = {"train": {}, "test": {}}
+    for number, line in enumerate(lines, start=2):
+        client, split, row = (str(line[column] or "").strip() for column in _COLUMNS)
+        if split not in parts:
+            raise ValueError(f"line {number} has the split {split!r}, not train or test")
+        if not client or not (row.isascii() and row.isdecimal()):
+            raise ValueError(f"line {number} has client {client!r} and row {row!r}")
+        parts[split].setdefault(client, []).append(int(row))
+    return parts
+
+
+def _of_json(content: Any) -> dict[str, dict[str, Any]]:
+    parts = {}
+    for kind in _SPLITS:
+        clients = content[kind]
+        if isinstance(clients, list):
+            clients = dict(enumerate(clients))
+        parts[kind] = {str(client): rows for client, rows in clients.items()}
+    return parts
+
+
+def _of_fl_bench(content: Any) -> dict[str, dict[str, Any]]:
+    parts: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
+    for client, own in enumerate(content["data_indices"]):
+        train = [*own["train"], *own.get("val", ())]
+        parts["train"][str(client)] = train
+        parts["test"][str(client)] = own["test"]
+    return parts
+
+
+def _rows(client: str, kind: str, rows: Any) -> np.ndarray:
+    """Return row numbers, or raise a ValueError."""
+    numbers = np.asarray(rows)
+    is_empty = numbers.shape == (0,)
+    is_integer = np.issubdtype(numbers.dtype, np.integer) and numbers.ndim == 1
+    if not (is_empty or is_integer) or (numbers < 0).any():
+        raise ValueError(f"client {client!r} has {kind} rows {short(rows)}")
+    return numbers.astype(np.int64)
