@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.checks import check_path, checked
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
 _FORMATS = ("PNG",)  # of images in records; Pillow's readers of others may start programs
@@ -73,9 +73,11 @@ IMAGES = {
 @checked
 def data_folder(data_dir: str | Path | None) -> Path:
     """Return the folder of prepared data sets, `~` expanded: the given one, else that of tensorflow-datasets."""
-    return expand_user(
+    folder = expand_user(
         data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     )
+    check_path("data_dir", folder)
+    return folder
 
 
 def expand_user(path: str | Path) -> Path:
@@ -102,14 +104,16 @@ def find(name: str, data_dir: Path) -> Path:
         if incomplete := next((data_dir / name).glob("incomplete.*"), None):
             problem = f"its preparation did not finish ({incomplete.name})"
     elif not (folder / _INFO).is_file():
-        problem = f"{folder} lacks {_INFO}: its preparation or a copy did not finish"
+        problem = (
+            f"{str(folder)!r} lacks {_INFO}: its preparation or a copy did not finish"
+        )
     elif not any(folder.glob("*.array_record*")):
-        problem = f"{folder} has no array_record files, and others need TensorFlow"
+        problem = f"{str(folder)!r} has no array_record files, and others need TensorFlow"
     if problem:
         raise ValueError(
             f"name={name!r}: {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data "
-            f"prepare {name} --data-dir {data_dir}, or give data_dir=the folder that has "
-            "it"
+            f"prepare {name} --data-dir {str(data_dir)!r}, or give data_dir=the folder "
+            "that has it"
         )
     return folder
 

@@ -16,7 +16,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
-from fedjax_srp.parts.checks import check_choice, checked, nearest
+from fedjax_srp.parts.checks import check_choice, check_path, checked, nearest
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.registry import Registry
 
@@ -295,6 +295,7 @@ def _are_numbered(users: np.ndarray, num_users: int) -> bool:
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     """Read a data set; return its name in results, and its arrays."""
     path = records.expand_user(name)
+    check_path("name", path)
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
     if not path.is_absolute():

@@ -135,7 +135,7 @@ def test_damaged_folders_are_refused_with_a_remedy(message, damage, data_dir, no
     with refused(f"^name='mnist': .*{re.escape(message)}") as caught:
         load("mnist", 4, data_dir=data_dir)
     text = str(caught.value)
-    assert f"run fedjax-srp data prepare mnist --data-dir {data_dir}" in text
+    assert f"run fedjax-srp data prepare mnist --data-dir {str(data_dir)!r}" in text
     assert is_ready("mnist", data_dir) == (message in DAMAGED)
     assert (f"delete {folder} and" in text) == (message in DAMAGED)
     assert not no_network
