@@ -293,12 +293,18 @@ class Run:
         Args:
             known: its record, or what was asked for there.
         """
+        ours = self.record
         unasked = []
-        if "checksum" not in self.record["data"]:
+        if "checksum" not in ours["data"]:
             unasked += ["data.checksum", "data.name", "data.num_clients"]
-        if "model" not in self.record["method"]["algorithm"]:
-            unasked.append("method.algorithm.model")
-        found = contradictions(self.record, without(known, *unasked))
+        if "model" not in ours["method"]["algorithm"]:
+            if known.get(MODEL) is not None:
+                unasked.append("method.algorithm.model")
+            else:  # saved from Python: its model is known by constructor alone
+                algorithm = self._made_for(load_data(self.data)).algorithm
+                of_method = ours["method"] | {"algorithm": jsonable(describe(algorithm))}
+                ours = ours | {"method": of_method}
+        found = contradictions(ours, without(known, *unasked))
         return {name: (asked, had) for name, asked, had in found}
 
     def other_limits(self, known: Mapping[str, Any]) -> dict[str, Any]:
