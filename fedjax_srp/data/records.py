@@ -149,11 +149,11 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
             arrays[f"x_{kind}"] = x
             arrays[f"y_{kind}"] = labels
     except Exception as error:  # any error about a damaged file
-        folder = find(name, data_dir)
+        folder = str(find(name, data_dir))
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"name={name!r}: {folder} is damaged ({reason}); delete {folder} and run "
-            f"fedjax-srp data prepare {name} --data-dir {data_dir}"
+            f"name={name!r}: {folder!r} is damaged ({reason}); delete {folder!r} and run "
+            f"fedjax-srp data prepare {name} --data-dir {str(data_dir)!r}"
         ) from error
     return arrays
 
