@@ -257,7 +257,7 @@ class _Judge:
     known: dict[Any, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
     def _outcome(self, found: Any) -> str:
-        """Return "old" or "new", "both" for a grid with runs of either, or "neither"."""
+        """Return "old" or "new", "both" for a grid with runs, or a report with files, of either, or "neither"."""
         if isinstance(found, str):  # the error of reading it
             return "neither"
         outcomes = set()
@@ -265,12 +265,14 @@ class _Judge:
         found = _as_runs(found)
         for name in new:
             each = found.get(name)
-            if each == new[name]:
-                outcomes.add("new")
-            elif each == old.get(name):
-                outcomes.add("old")
-            else:
+            is_new = each == new[name]
+            is_old = each == old.get(name)
+            if not (is_new or is_old):
                 return "neither"
+            if is_new != is_old:
+                outcomes.add("new" if is_new else "old")
+        if not outcomes:  # the new result equals the old one
+            return "new"
         return "both" if len(outcomes) > 1 else outcomes.pop()
 
     def after(self, folder: Path, said: Said | None) -> tuple[str, str]:
