@@ -20,6 +20,7 @@ from reference.small import KEY, model
 
 import fedjax_srp as srp
 from fedjax_srp import clocks, messages, models, participation, plots, theory
+from fedjax_srp.lab.commands.report import report
 
 FEDAVG = srp.algorithms.FedAvg(MLP)
 METHOD = srp.methods.get("fedavg", dataset=DATA, hidden=(3,))
@@ -405,6 +406,32 @@ RESULTS = {
     ),
 }
 
+# too long, too long within, and with a character that no system takes
+NO_PATHS = ("x" * 300, f"./{'x' * 300}/b", "a\0b")
+
+
+def of_path(function, argument, named="", **right):
+    return Subject(function, right, each(argument, NO_PATHS), named)
+
+
+GRID = {"options": {"method": "fedavg", "dataset": "digits", "num_clients": 10}}
+PATHS = {
+    "History.load": of_path(srp.History.load, "directory"),
+    "History.save": of_path(HISTORY.save, "directory"),
+    "checkpoint_dir": of_path(srp.simulate, "checkpoint_dir", **RUN),
+    "json_lines": of_path(srp.watch.json_lines, "path", "log"),
+    "data.load of data_dir": of_path(srp.data.load, "data_dir", name="mnist"),
+    "data.load": of_path(srp.data.load, "name"),
+    "data.prepare": of_path(srp.data.prepare, "data_dir", names="mnist"),
+    "data.names": of_path(srp.data.names, "data_dir"),
+    "data.save": of_path(srp.data.save, "path", data=DATA),
+    "read_times": of_path(clocks.read_times, "path"),
+    "read_devices": of_path(clocks.read_devices, "path"),
+    "grid": of_path(srp.grid, "file"),
+    "grid's folder": of_path(srp.grid, "out", axes={"seed": [0]}, **GRID),
+    "report": of_path(report, "folder"),
+}
+
 METHODS = {
     "methods.get": Subject(
         get_method,
@@ -724,4 +751,4 @@ THEORY = {
     )
 }
 
-SUBJECTS = SIMULATION | GRIDS | RESULTS | METHODS | PARTS | THEORY
+SUBJECTS = SIMULATION | GRIDS | RESULTS | PATHS | METHODS | PARTS | THEORY

@@ -134,9 +134,12 @@ def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch
     error = capsys.readouterr().err
     if words == "list --data-dir" and not error:
         assert code == 0  # it lists nothing of a folder that there is not
-    else:
-        assert code == 2
-        assert_refusal(error, PATHS[path].replace("\0", "\\x00"))
+        return
+    assert code == 2
+    assert_refusal(error, PATHS[path][:40].replace("\0", "\\x00"))
+    argument = words.rpartition(" ")[2].removeprefix("--").replace("-", "_")
+    argument = {"report": "folder", "grid": "file"}.get(argument, argument)
+    assert f"{argument}=" in error
 
 
 def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):

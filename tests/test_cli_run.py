@@ -7,7 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
-from command_line import CLIENTS, TINY, WITH, contents, main, simulated
+from command_line import (
+    CLIENTS,
+    TINY,
+    WITH,
+    assert_refusal,
+    contents,
+    main,
+    simulated,
+)
 from reference.small import assert_same_bits
 
 import fedjax_srp as srp
@@ -344,3 +352,32 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
         *("accuracy.pdf", "accuracy.png", "groups.csv", "report.html"),
         *("table.csv", "table.txt"),
     ]
+
+
+def test_a_run_saved_from_python_is_that_of_the_command(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    history = simulated(srp.data.load("digits", **CLIENTS), target=0.99)
+    history.save(folder)
+    assert main(*TINY, *WITH, "--out", folder) == 0
+    assert "holds this run already" in capsys.readouterr().out
+    wider = ["9" if word == "8" else word for word in TINY]
+    assert main(*wider, *WITH, "--out", folder) == 2
+    assert_refusal(capsys.readouterr().err, "method.algorithm.model.hidden=[8]")
+
+
+RECORDS = ({"method": 7}, {"method": {"algorithm": [1]}}, {"data": []}, {"schedule": "x"})
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_a_record_of_checkpoints_with_another_structure_is_a_damaged_one(
+    record, finished, tmp_path, monkeypatch
+):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    for name in ("config.json", "summary.json"):
+        (folder / name).unlink()
+    json_files.write_json(folder / "checkpoint" / "arguments.json", record)
+    monkeypatch.setattr(run_folder, "save", lambda *arguments: None)
+    monkeypatch.setattr(run_folder, "outcome", lambda *arguments: "")
+    assert main(*TINY, *WITH, "--out", folder) == 0
+    asked = json_files.read_json(folder / "checkpoint" / "arguments.json")
+    assert asked["key"] == [0, 3]

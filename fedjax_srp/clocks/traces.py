@@ -27,6 +27,7 @@ from fedjax_srp.parts.checks import (
     check_choice,
     check_integer,
     check_known,
+    check_path,
     checked,
     short,
 )
@@ -408,6 +409,7 @@ def _pairs_of_times(active: Any, inactive: Any) -> Any:
 @contextlib.contextmanager
 def _rows_of(path: str | os.PathLike) -> Iterator[tuple[list[Mapping[str, Any]], bool]]:
     """The devices in a file, and True for a CSV; errors name the file."""
+    check_path("path", path)
     try:
         rows, is_csv = _content(Path(path))
         if isinstance(rows, dict):

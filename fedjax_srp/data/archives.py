@@ -164,7 +164,7 @@ def prepare(
         reasons = next(iter(failures.values())).args[0]
         files = [line for error in failures.values() for line in error.args[1]]
         raise ValueError(
-            f"cannot download ({reasons}); put these files into {folder} by hand: "
+            f"cannot download ({reasons}); put these files into {str(folder)!r} by hand: "
             f"{', '.join(files)}"
         )
     return places

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.checks import check_path, checked
 from fedjax_srp.parts.libraries import needed_by
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
@@ -75,9 +75,11 @@ IMAGES = {
 @checked
 def data_folder(data_dir: str | Path | None) -> Path:
     """Return the folder of prepared data sets, `~` expanded: the given one, else that of tensorflow-datasets."""
-    return expand_user(
+    folder = expand_user(
         data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     )
+    check_path("data_dir", folder)
+    return folder
 
 
 def expand_user(path: str | Path) -> Path:
@@ -104,14 +106,16 @@ def find(name: str, data_dir: Path) -> Path:
         if incomplete := next((data_dir / name).glob("incomplete.*"), None):
             problem = f"its preparation did not finish ({incomplete.name})"
     elif not (folder / _INFO).is_file():
-        problem = f"{folder} lacks {_INFO}: its preparation or a copy did not finish"
+        problem = (
+            f"{str(folder)!r} lacks {_INFO}: its preparation or a copy did not finish"
+        )
     elif not any(folder.glob("*.array_record*")):
-        problem = f"{folder} has no array_record files, and others need TensorFlow"
+        problem = f"{str(folder)!r} has no array_record files, and others need TensorFlow"
     if problem:
         raise ValueError(
             f"name={name!r}: {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data "
-            f"prepare {name} --data-dir {data_dir}, or give data_dir=the folder that has "
-            "it"
+            f"prepare {name} --data-dir {str(data_dir)!r}, or give data_dir=the folder "
+            "that has it"
         )
     return folder
 
@@ -151,11 +155,11 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
             arrays[f"x_{kind}"] = x
             arrays[f"y_{kind}"] = labels
     except Exception as error:  # any error about a damaged file
-        folder = find(name, data_dir)
+        folder = str(find(name, data_dir))
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"name={name!r}: {folder} is damaged ({reason}); delete {folder} and run "
-            f"fedjax-srp data prepare {name} --data-dir {data_dir}"
+            f"name={name!r}: {folder!r} is damaged ({reason}); delete {folder!r} and run "
+            f"fedjax-srp data prepare {name} --data-dir {str(data_dir)!r}"
         ) from error
     return arrays
 

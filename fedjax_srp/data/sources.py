@@ -18,7 +18,14 @@ from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.partition_file import is_partition_file, read_partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
 from fedjax_srp.data.rows import check_columns, split_off_tests
-from fedjax_srp.parts.checks import check_choice, check_known, checked, nearest, short
+from fedjax_srp.parts.checks import (
+    check_choice,
+    check_known,
+    check_path,
+    checked,
+    nearest,
+    short,
+)
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.registry import Registry
 
@@ -365,6 +372,7 @@ def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     """Read a data set; return its name in results, and its arrays."""
     path = records.expand_user(name)
+    check_path("name", path)
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
     if not path.is_absolute():

@@ -120,7 +120,7 @@ class Checkpoints:
                     log.read(json_files.read_json(folder / SEAL)["facts"]["records"])
                 )
             except DamagedError as error:
-                damages.append(f"{folder} is damaged ({error})")
+                damages.append(f"{str(folder)!r} is damaged ({error})")
                 continue
             planned = [after for after in evaluations if after <= step]
             if "eval_round" in records and records["eval_round"][0].tolist() != planned:

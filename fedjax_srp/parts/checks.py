@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import errno
 import functools
 import inspect
 import numbers
@@ -63,7 +64,9 @@ class ArgumentError(ValueError):
         else:
             value = short(self.value)
         line = f"{self.argument}={value} {problem}"
-        return f"{line}; {self.remedy}" if self.remedy else line
+        if self.remedy:
+            line = f"{line}; {self.remedy}"
+        return printable(line)
 
     def renamed(self, argument: str) -> Self:
         """Return the same error about an argument that callers know under another name."""
@@ -158,6 +161,19 @@ def _abbreviates(word: str, name: str) -> bool:
         return True
     is_short_form = len(letters) > 1 and letters == initials
     return is_short_form or (len(letters) > 2 and letters in words)
+
+
+def check_path(argument: str, path: str | os.PathLike) -> None:
+    """Raise an ArgumentError for a path that no file can have, or that may not be looked up."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
+        number = getattr(error, "errno", None)
+        if number in (None, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES):
+            reason = getattr(error, "strerror", None) or error
+            raise ArgumentError(
+                argument, os.fspath(path), f"is no path ({reason})", "give another one"
+            ) from None
 
 
 def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:

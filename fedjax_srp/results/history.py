@@ -20,6 +20,7 @@ from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
 from fedjax_srp.parts.checks import (
     check_known,
     check_numbers,
+    check_path,
     checked,
     printable,
     short,
@@ -649,6 +650,7 @@ class History:
             FileNotFoundError: a file of the run is missing.
             ValueError: a file is damaged.
         """
+        check_path("directory", directory)
         fields, models = run_folder.load(Path(directory))
         try:
             history = cls(**fields)

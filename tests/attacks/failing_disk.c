@@ -15,11 +15,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CHANGE = 1, READ = 2, MOST_UNSYNCED = 4096 };
+enum { CHANGE = 1, READ = 2, MOST_UNSYNCED = 4096, MOST_LOGGED = 1 << 20 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int is_inside; /* of a copy of the folder: its own calls do not count */
-static char root[PATH_MAX], photos[PATH_MAX];
+static __thread char seen[2 * PATH_MAX]; /* path of the call that this thread makes */
+static char root[PATH_MAX], photos[PATH_MAX], calls[MOST_LOGGED];
+static size_t num_logged;
 static int watched, error_number;
 static long first, last, count;
 static ino_t unsynced[MOST_UNSYNCED]; /* files with bytes that a loss of power would lose */
@@ -34,10 +36,14 @@ void watch_disk(const char *folder, int kinds, long from, long to, int error, co
   snprintf(root, sizeof root, "%s", folder);
   snprintf(photos, sizeof photos, "%s", to_photos);
   watched = kinds, first = from, last = to, error_number = error, count = 0, num_unsynced = 0;
+  num_logged = calls[0] = 0;
   pthread_mutex_unlock(&lock);
 }
 
 long calls_of_disk(void) { return count; }
+
+/* A line for each of these calls: its name and path. */
+const char *log_of_disk(void) { return calls; }
 
 static int path_of(int descriptor, char *path, size_t size) {
   char link[64];
@@ -53,16 +59,17 @@ static int is_within(const char *path) {
 }
 
 static int is_file_within(int descriptor) {
-  char path[PATH_MAX];
-  return watched && !is_inside && path_of(descriptor, path, sizeof path) && is_within(path);
+  return watched && !is_inside && path_of(descriptor, seen, sizeof seen) && is_within(seen);
 }
 
 static int is_path_within(int folder, const char *name) {
   char path[PATH_MAX];
   if (!watched || is_inside) return 0;
-  if (name[0] == '/') return is_within(name);
-  if (folder == AT_FDCWD) return getcwd(path, sizeof path) && is_within(path);
-  return path_of(folder, path, sizeof path) && is_within(path);
+  path[0] = 0;
+  if (name[0] != '/' && !(folder == AT_FDCWD ? getcwd(path, sizeof path) != NULL : path_of(folder, path, sizeof path)))
+    return 0;
+  snprintf(seen, sizeof seen, "%s%s%s", path, path[0] ? "/" : "", name);
+  return is_within(seen);
 }
 
 static int find_unsynced(ino_t file) {
@@ -108,10 +115,11 @@ static void take_photo(const char *suffix) {
 }
 
 /* Return 1, with errno, if the call that comes now is to fail. */
-static int fails(int is_counted, int kind) {
+static int fails(int is_counted, int kind, const char *call) {
   if (!is_counted || !(watched & kind)) return 0;
   pthread_mutex_lock(&lock);
   count++;
+  if (num_logged < MOST_LOGGED - sizeof seen - 100) num_logged += sprintf(calls + num_logged, "%s %s\n", call, seen);
   take_photo("");
   int is_failing = first <= count && count <= last;
   pthread_mutex_unlock(&lock);
@@ -127,7 +135,7 @@ static int kind_of(int flags) { return flags & (O_WRONLY | O_RDWR | O_CREAT | O_
     va_start(rest, flags);                                                           \
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(rest, mode_t) : 0;        \
     va_end(rest);                                                                    \
-    if (fails(is_path_within(AT_FDCWD, path), kind_of(flags))) return -1;            \
+    if (fails(is_path_within(AT_FDCWD, path), kind_of(flags), __func__)) return -1;            \
     return REAL(name)(path, flags, mode);                                            \
   }
 #define OPENAT(name)                                                                 \
@@ -136,7 +144,7 @@ static int kind_of(int flags) { return flags & (O_WRONLY | O_RDWR | O_CREAT | O_
     va_start(rest, flags);                                                           \
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(rest, mode_t) : 0;        \
     va_end(rest);                                                                    \
-    if (fails(is_path_within(folder, path), kind_of(flags))) return -1;              \
+    if (fails(is_path_within(folder, path), kind_of(flags), __func__)) return -1;              \
     return REAL(name)(folder, path, flags, mode);                                    \
   }
 OPEN(open)
@@ -147,7 +155,7 @@ OPENAT(openat64)
 ssize_t write(int descriptor, const void *bytes, size_t size) {
   size_t half = 0;
   if (is_file_within(descriptor)) {
-    if (fails(1, CHANGE)) return -1;
+    if (fails(1, CHANGE, __func__)) return -1;
     mark(descriptor, 0);
     if (photos[0] && size > 1) { /* a copy with half of the bytes */
       ssize_t written = REAL(write)(descriptor, bytes, size / 2);
@@ -164,7 +172,7 @@ ssize_t write(int descriptor, const void *bytes, size_t size) {
 
 #define ON_FILE(kind, is_synced, type, name, arguments, values)                      \
   type name arguments {                                                              \
-    if (fails(is_file_within(descriptor), kind)) return -1;                          \
+    if (fails(is_file_within(descriptor), kind, __func__)) return -1;                          \
     if (kind == CHANGE) mark(descriptor, is_synced);                                 \
     return REAL(name) values;                                                        \
   }
@@ -181,7 +189,7 @@ ON_FILE(READ, 1, ssize_t, pread64, (int descriptor, void *bytes, size_t size, of
 
 #define ON_PATH(folder, path, name, arguments, values)                               \
   int name arguments {                                                               \
-    return fails(is_path_within(folder, path), CHANGE) ? -1 : REAL(name) values;     \
+    return fails(is_path_within(folder, path), CHANGE, __func__) ? -1 : REAL(name) values; \
   }
 ON_PATH(AT_FDCWD, old, rename, (const char *old, const char *new), (old, new))
 ON_PATH(from, old, renameat, (int from, const char *old, int to, const char *new), (from, old, to, new))

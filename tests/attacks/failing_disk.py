@@ -1,10 +1,12 @@
 """A disk that fails at every call: whatever fails, a folder has the old result or the new one.
 
-    python tests/attacks/failing_disk.py [--only run] [--step 1] > FILE.json
+    python tests/attacks/failing_disk.py FILE.json [--only "run*"] [--step 1] [--sites]
 
-Saves histories over each other, runs `fedjax-srp run` and `grid` anew, longer, over others and for another cost, and
-reads what they wrote. `failing_disk.c`, compiled with `cc` and preloaded into this process, sees every call that
-changes the disk (open for writing, write, fsync, rename, mkdir, unlink, ...) also from libraries in C++. Each call
+Saves histories over each other, runs `fedjax-srp run` and `grid` anew, longer, over others and for another cost, reads
+what they wrote, and writes reports over each other. The commands run in this process, which compiles each program
+once, and their words are parsed once. `failing_disk.c`, compiled with `cc` and preloaded into this process, sees every
+call that changes the disk (open for writing, write, fsync, rename, mkdir, unlink, ...) also from libraries in C++. Each
+call
 
 * fails once with EIO ("once"), or fails as do all after it with ENOSPC ("full");
 * is the one before which the process is killed, or amid which, with half of the bytes written ("kill");
@@ -12,21 +14,26 @@ changes the disk (open for writing, write, fsync, rename, mkdir, unlink, ...) al
 
 Where it says "read", each open and read fails once with EIO instead. Afterwards the folder must hold the old result or
 the new one, the same command must end with the new one, or with one line, and no error may have several lines. A hang
-ends the process with all stacks. `failing_disk.json` has the counts; exit code 1 if anything was wrong.
+ends the process with all stacks. The file gets the counts of each scenario when it is finished, and a scenario that it
+has is not repeated; exit code 1 if anything was wrong. TMPDIR=/dev/shm makes it faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import collections
 import contextlib
 import ctypes
 import dataclasses
 import errno
 import faulthandler
+import fnmatch
+import functools
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,12 +44,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fedjax_srp.driver import memory
+from fedjax_srp.lab.runs import options
+from fedjax_srp.results import locks
+
 SOURCE = Path(__file__).with_suffix(".c")
 CHANGE, READ = 1, 2  # kinds of calls, as in the C file
 LONGEST = 300  # seconds of a trial; longer is a hang
-DRAWN = mock.patch(
-    "fedjax_srp.results.folder.image", return_value=b"a figure"
-)  # drawing takes a second
+# What takes most of a trial's time and changes no file: drawing, the estimate of memory, and the table of all options.
+INSTEAD = {
+    "fedjax_srp.results.folder.image": lambda draw, name: b"a figure",
+    "fedjax_srp.driver.memory.estimate": lambda run: memory.Memory(0, 0, 0, 0, 0),
+    "fedjax_srp.lab.runs.options.groups": functools.cache(options.groups),
+}
 
 
 class Disk:
@@ -51,7 +65,9 @@ class Disk:
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
         self._library.calls_of_disk.restype = ctypes.c_long
+        self._library.log_of_disk.restype = ctypes.c_char_p
         self.count = 0  # calls while it failed last
+        self.log: list[str] = []  # their names and paths
 
     @contextlib.contextmanager
     def failing(
@@ -71,6 +87,7 @@ class Disk:
             yield
         finally:
             self.count = self._library.calls_of_disk()
+            self.log = os.fsdecode(self._library.log_of_disk()).splitlines()
             watch(b"", 0, *numbers, 0, b"")
 
 
@@ -149,8 +166,13 @@ class Scenario:
             return f"{type(error).__name__}: {error}"
 
 
-def attacks(scenario: Scenario, step: int = 1) -> Iterator[tuple[str, str, str]]:
-    """Let every `step`-th call fail; yield its place, the outcome, and what is wrong, "" for nothing."""
+def attacks(
+    scenario: Scenario, step: int = 1, sites: bool = False
+) -> Iterator[tuple[str, str, str]]:
+    """Let every `step`-th call fail; yield its place, the outcome, and what is wrong, "" for nothing.
+
+    With `sites`, the first call of each name on each kind of file.
+    """
     disk = Disk()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name).resolve()
@@ -163,41 +185,67 @@ def attacks(scenario: Scenario, step: int = 1) -> Iterator[tuple[str, str, str]]
         to = os.fspath(photos) if scenario.kinds == CHANGE else ""
         with disk.failing(new, scenario.kinds, photos=to):
             said = scenario.said(new)
-        count = disk.count
         assert said.error is None, said
+        last = disk.count + 50  # threads of libraries call more or less often
+        numbers = range(1, last, step)
+        if sites:
+            first: dict[str, int] = {}
+            for number, call in enumerate(disk.log, 1):
+                first.setdefault(site(call, new), number)
+            numbers = sorted(first.values())
         judge = _Judge(scenario, scenario.found(old), scenario.found(new))
         for kind in ("kill", "power"):
-            for photo in _distinct(photos.glob(f"{kind}*"))[::step]:
+            taken = [*photos.glob(f"{kind}*")]
+            if sites:
+                taken = [photo for photo in taken if _number_of(photo) in numbers]
+            for photo in _distinct(taken)[::step]:
                 yield kind, *judge.after(photo, None)
         shutil.rmtree(photos)
         number_of = {"read": errno.EIO}
         if scenario.kinds == CHANGE:
             number_of = {"once": errno.EIO, "full": errno.ENOSPC}
         for kind, number in number_of.items():
-            at = 1
-            while at <= count + 50:  # threads of libraries call more or less often
+            for at in numbers:
                 folder = place / f"{kind}{at}"
                 shutil.copytree(old, folder)
                 last = sys.maxsize if kind == "full" else at
                 with disk.failing(folder, scenario.kinds, at, last, number):
                     said = scenario.said(folder)
+                if disk.count >= at:
+                    yield kind, *judge.after(folder, said)
+                shutil.rmtree(folder, ignore_errors=True)
                 if disk.count < at:
                     break
-                yield kind, *judge.after(folder, said)
-                shutil.rmtree(folder, ignore_errors=True)
-                at += step
+
+
+def site(call: str, folder: Path) -> str:
+    """Return the name of a call and the kind of its file: its path in a folder, the same for all files of arrays."""
+    name, _, path = call.partition(" ")
+    within = path.removeprefix(os.fspath(folder))
+    within = re.sub(r"\w{8}(?=\.writing|\.gone)", "?", within)
+    return f"{name} {re.sub('/arrays.*', '/arrays', within)}"
+
+
+def _number_of(photo: Path) -> int:
+    return int(re.sub("[a-z]", "", photo.name))
 
 
 def _distinct(folders: Iterable[Path]) -> list[Path]:
     """Return one of all folders with equal content: many calls change nothing."""
     by_content = {}
     for folder in sorted(folders):
-        content = []
-        for path in sorted(folder.rglob("*")):
-            data = path.read_bytes() if path.is_file() else None
-            content.append((os.fspath(path.relative_to(folder)), data))
-        by_content.setdefault(tuple(content), folder)
+        by_content.setdefault(_content(folder), folder)
     return [*by_content.values()]
+
+
+def _content(folder: Path) -> tuple[tuple[str, bytes | None], ...]:
+    """Return names and bytes of all files in a folder; random names are one."""
+    content = []
+    for path in sorted(folder.rglob("*")):
+        data = path.read_bytes() if path.is_file() else None
+        name = re.sub(r"\w{8}(?=\.writing|\.gone)", "?", str(path.relative_to(folder)))
+        content.append((name, data))
+    return tuple(content)
 
 
 @dataclasses.dataclass
@@ -205,9 +253,11 @@ class _Judge:
     scenario: Scenario
     old: Any
     new: Any
+    # content of a folder -> ends of the outcome and problem of the same command in it
+    known: dict[Any, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
     def _outcome(self, found: Any) -> str:
-        """Return "old" or "new", "both" for a grid with runs of either, or "neither"."""
+        """Return "old" or "new", "both" for a grid with runs, or a report with files, of either, or "neither"."""
         if isinstance(found, str):  # the error of reading it
             return "neither"
         outcomes = set()
@@ -215,12 +265,14 @@ class _Judge:
         found = _as_runs(found)
         for name in new:
             each = found.get(name)
-            if each == new[name]:
-                outcomes.add("new")
-            elif each == old.get(name):
-                outcomes.add("old")
-            else:
+            is_new = each == new[name]
+            is_old = each == old.get(name)
+            if not (is_new or is_old):
                 return "neither"
+            if is_new != is_old:
+                outcomes.add("new" if is_new else "old")
+        if not outcomes:  # the new result equals the old one
+            return "new"
         return "both" if len(outcomes) > 1 else outcomes.pop()
 
     def after(self, folder: Path, said: Said | None) -> tuple[str, str]:
@@ -234,19 +286,29 @@ class _Judge:
         is_silent = said is not None and said.error is None
         if is_silent and outcome != "new":
             return outcome, "it failed without an error"
+        if locks._held_here:
+            return outcome, "a lock is held still"
+        content = _content(folder)
+        if content not in self.known:
+            self.known[content] = self._again(folder)
+        more, problem = self.known[content]
+        return f"{outcome}{more}", problem
+
+    def _again(self, folder: Path) -> tuple[str, str]:
+        """Act again, and return what this adds to the outcome, and what is wrong."""
         for path in folder.rglob(".*"):
             os.utime(path, (0, 0))  # a younger one may be of a live process
         again = self.scenario.said(folder)
         if again.problem:
-            return outcome, f"again: {again.problem}"
+            return "", f"again: {again.problem}"
         if again.error is not None:
-            return f"{outcome}, refused", ""
+            return ", refused", ""
         if self._outcome(self.scenario.found(folder)) != "new":
-            return outcome, "the same command did not end with its result"
+            return "", "the same command did not end with its result"
         left = leftovers(folder)
         if left:
-            return outcome, f"leftovers: {left}"
-        return outcome, ""
+            return "", f"leftovers: {left}"
+        return "", ""
 
 
 def _as_runs(result: Any) -> dict[str, Any]:
@@ -381,14 +443,25 @@ seed = [0, 1]
 """
 
 
-def command(*words: str, out: str = "--out") -> Callable[[Path], str | None]:
+def command(*words: str) -> Callable[[Path], str | None]:
     """Return the action that executes a command."""
-    from fedjax_srp.lab.commands.cli import main
+    from fedjax_srp.lab.commands import cli
+
+    @functools.cache
+    def parsed() -> tuple[Any, dict[str, Any]]:
+        """Parse the words, which takes longer than the run."""
+        return cli._parse([*words, "--out", "?"])
 
     def act(folder: Path) -> str | None:
         said = io.StringIO()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            code = main([*words, out, os.fspath(folder)], set_up_cores=False)
+        executed, arguments = parsed()
+        arguments = arguments | {"out": os.fspath(folder)}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(said))
+            both = executed, arguments
+            stack.enter_context(mock.patch.object(cli, "_parse", return_value=both))
+            code = cli.main([*words, "--out", os.fspath(folder)], set_up_cores=False)
         return said.getvalue() if code else None
 
     return act
@@ -399,17 +472,21 @@ def run(*words: str) -> Callable[[Path], str | None]:
     return command("run", *WORDS, "--models", *words)
 
 
+@functools.cache
+def _inputs() -> Path:
+    """Return a folder for what commands read, which is removed with this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return Path(folder)
+
+
 def grid(num_rounds: int, cost: float = 0.0) -> Callable[[Path], str | None]:
     """Return the action of a grid of two seeds, one program."""
 
-    def act(folder: Path) -> str | None:
-        with tempfile.TemporaryDirectory() as name:
-            file = Path(name, "grid.toml")
-            file.write_text(GRID.format(num_rounds=num_rounds, cost=cost))
-            words = ["--workers", "0", "--batch", "2", "--no-progress"]
-            return command("grid", os.fspath(file), *words)(folder)
-
-    return act
+    file = _inputs() / f"grid_{num_rounds}_{cost}.toml"
+    file.write_text(GRID.format(num_rounds=num_rounds, cost=cost))
+    words = ["--workers", "0", "--batch", "2", "--no-progress"]
+    return command("grid", os.fspath(file), *words)
 
 
 def results_of_grid(folder: Path) -> Any:
@@ -422,6 +499,25 @@ def results_of_grid(folder: Path) -> Any:
 def _report(folder: Path) -> str | None:
     with tempfile.TemporaryDirectory() as out:
         return command("report", os.fspath(folder))(Path(out))
+
+
+def report_of(make_grid: Callable[[Path], str | None], name: str) -> Any:
+    """Return the action that writes the report of a grid."""
+    folder = _inputs() / name
+
+    def act(out: Path) -> str | None:
+        if not folder.exists():
+            make_grid(folder)
+        return command("report", os.fspath(folder))(out)
+
+    return act
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the files of a report."""
+    return {
+        path.name: path.read_bytes() for path in folder.glob("[!.]*") if path.is_file()
+    }
 
 
 def commands() -> dict[str, Scenario]:
@@ -441,6 +537,9 @@ def commands() -> dict[str, Scenario]:
         "grid of another cost": Scenario(grid(1), grid(1, 3.0), results_of_grid),
         "grid again": Scenario(grid(1), grid(1), results_of_grid, READ),
         "report": Scenario(grid(1), _report, results_of_grid, READ),
+        "report over another": Scenario(
+            report_of(grid(1), "one"), report_of(grid(2), "two"), files_of
+        ),
     }
 
 
@@ -467,31 +566,50 @@ def restart(words: list[str]) -> int:
 def main(words: list[str]) -> int:
     """Run the command line of this script."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--only", default="", help="beginning of the scenarios' names")
+    parser.add_argument("file", type=Path, help="of the counts")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=["*"],
+        help="patterns of the scenarios' names, in order",
+    )
     parser.add_argument("--step", type=int, default=1, help="one of so many calls fails")
+    parser.add_argument(
+        "--sites",
+        action="store_true",
+        help="one call of each name and kind of file fails",
+    )
     given = parser.parse_args(words)
     if not preloaded():
         return restart(words)
     os.environ.pop("LD_PRELOAD", None)  # not into the processes of others
-    counts: dict[str, dict[str, collections.Counter]] = {}
-    problems = []
-    for name, scenario in (saves() | commands()).items():
-        if not name.startswith(given.only):
+    counts: dict[str, Any] = {}
+    if given.file.exists():
+        counts = json.loads(given.file.read_text())
+    scenarios = saves() | commands()
+    names: dict[str, None] = {}
+    for pattern in given.only:
+        names |= dict.fromkeys(fnmatch.filter(scenarios, pattern))
+    for name in names:
+        if name in counts:
             continue
-        of_kind = counts.setdefault(name, collections.defaultdict(collections.Counter))
-        for kind, outcome, problem in attacks(scenario, given.step):
+        of_kind = collections.defaultdict(collections.Counter)
+        for kind, outcome, problem in attacks(scenarios[name], given.step, given.sites):
             of_kind[kind][outcome] += 1
             if problem:
                 of_kind[kind]["wrong"] += 1
-                problems.append([name, kind, of_kind[kind].total(), problem])
-                print(*problems[-1], file=sys.stderr, flush=True)
+                print(name, kind, of_kind[kind], problem, file=sys.stderr, flush=True)
         print(name, json.dumps(of_kind), file=sys.stderr, flush=True)
-    rows = [f" {json.dumps(name)}: {json.dumps(row)}" for name, row in counts.items()]
-    print("{\n" + ",\n".join(rows) + "\n}")
-    return int(bool(problems))
+        counts[name] = of_kind
+        rows = [f" {json.dumps(each)}: {json.dumps(counts[each])}" for each in counts]
+        given.file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    is_wrong = ["wrong" in kinds for of in counts.values() for kinds in of.values()]
+    return int(any(is_wrong))
 
 
 if __name__ == "__main__":
-    with warnings.catch_warnings(), DRAWN:
+    with warnings.catch_warnings(), contextlib.ExitStack() as patches:
         warnings.simplefilter("ignore")
+        for replaced, function in INSTEAD.items():
+            patches.enter_context(mock.patch(replaced, function))
         sys.exit(main(sys.argv[1:]))

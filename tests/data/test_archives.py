@@ -92,7 +92,7 @@ def test_without_a_network_every_missing_file_is_named_once(
     (folder / "gzip.zip").write_text("another file")
     error = error_of(capsys, "mnist", "emnist", "cifar10", "--data-dir", tmp_path)
     assert "cannot download (ConnectionError at storage.googleapis.com, " in error
-    assert f"put these files into {folder} by hand: {LABELS} (" in error
+    assert f"put these files into {str(folder)!r} by hand: {LABELS} (" in error
     assert "train-images" not in error
     for file in (
         "gzip.zip (the file there has another SHA-256; 561,753,746 bytes, from https://",

@@ -103,7 +103,7 @@ UNFINISHED = {
     "its preparation did not finish (incomplete.AB_3.0.1)": lambda folder: folder.rename(
         folder.with_name("incomplete.AB_3.0.1")
     ),
-    f"{VERSION} lacks dataset_info.json: its preparation or a copy did": lambda folder: (
+    f"{VERSION}' lacks dataset_info.json: its preparation or a copy did": lambda folder: (
         folder / "dataset_info.json"
     ).unlink(),
     "has no array_record files, and others need TensorFlow": lambda folder: [
@@ -111,7 +111,7 @@ UNFINISHED = {
     ],
 }
 DAMAGED = {
-    "is damaged (Failed to construct dataset": lambda folder: change(
+    "' is damaged (Failed to construct dataset": lambda folder: change(
         folder / "dataset_info.json", lambda _: b"{"
     ),
     "is damaged (Corrupted Riegeli/records file: chunk data hash mismatch": lambda folder: (
@@ -135,9 +135,9 @@ def test_damaged_folders_are_refused_with_a_remedy(message, damage, data_dir, no
     with refused(f"^name='mnist': .*{re.escape(message)}") as caught:
         load("mnist", 4, data_dir=data_dir)
     text = str(caught.value)
-    assert f"run fedjax-srp data prepare mnist --data-dir {data_dir}" in text
+    assert f"run fedjax-srp data prepare mnist --data-dir {str(data_dir)!r}" in text
     assert is_ready("mnist", data_dir) == (message in DAMAGED)
-    assert (f"delete {folder} and" in text) == (message in DAMAGED)
+    assert (f"delete {str(folder)!r} and" in text) == (message in DAMAGED)
     assert not no_network
 
 

@@ -108,7 +108,7 @@ def test_a_damaged_snapshot_falls_back_to_the_previous_one(damage, folder, capsy
         line = capsys.readouterr().err
         assert line.count("\n") == 1
         assert (
-            f"{folder / '4'} is damaged ({path.relative_to(folder / '4').parts[0]}"
+            f"{str(folder / '4')!r} is damaged ({path.relative_to(folder / '4').parts[0]}"
             in line
         )
         assert line.endswith("going on from round 2\n")
@@ -135,7 +135,7 @@ def test_a_damaged_copy_of_the_log_is_repaired_from_the_other(damage, folder, ca
         path.write_bytes(one[:-1] + bytes([one[-1] ^ 1]))
     assert restored(folder) == 4
     assert (
-        "6 is damaged (records.0 and records.1 are not what was written)"
+        "6' is damaged (records.0 and records.1 are not what was written)"
         in capsys.readouterr().err
     )
 
@@ -156,7 +156,7 @@ def test_a_folder_without_an_intact_snapshot_is_refused(folder):
             max(files_of(folder / name), key=lambda path: path.stat().st_size),
             np.random.default_rng(2),
         )
-    with refused(r"4 is damaged .*2 is damaged .*delete .*copy' to start again"):
+    with refused(r"4' is damaged .*2' is damaged .*delete .*copy' to start again"):
         restored(folder)
 
 

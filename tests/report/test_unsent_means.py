@@ -1,9 +1,10 @@
-"""A row that is judged by a model that no client ever sends says so."""
+"""Notes on rows: judged by a model that no client ever sends, or an asynchronous server without stale updates."""
 
 import inspect
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from report.made_up import made
 
 import fedjax_srp as srp
@@ -26,17 +27,36 @@ def test_every_default_evaluation_that_says_so_is_known():
     assert found == fairness.UNSENT_MEANS
 
 
-def test_the_note_names_the_methods_once():
-    model = srp.models.MLP((5,), 3, (4,))
+def runs_of(*algorithms, **fields):
+    """Return two runs of each algorithm, with other fields of their histories."""
     runs = []
-    for algorithm in (srp.algorithms.FedRep(model), srp.algorithms.FedAvg(model)):
+    for algorithm in algorithms:
         for seed in (0, 1):
             name = algorithm.name
             history = made(name, seed, rounds=40, clients=6, own=True)
             method = {"name": name, "algorithm": describe(algorithm)}
-            history = replace(history, config=history.config | {"method": method})
+            config = history.config | {"method": method}
+            history = replace(history, config=config, **fields)
             runs.append(repeats.of(history, Path(f"{name}{seed}")))
+    return runs
+
+
+MODEL = srp.models.MLP((5,), 3, (4,))
+
+
+def test_the_note_names_the_methods_once():
+    runs = runs_of(srp.algorithms.FedRep(MODEL), srp.algorithms.FedAvg(MODEL))
     (note,) = [note for note in repeats.rows(runs).notes if "never send" in note]
     assert note.endswith("judged by own_head: FedRep")
     own = [repeats.with_evaluation(run, "own_head") for run in runs]
     assert not [note for note in repeats.rows(own).notes if "never send" in note]
+
+
+def test_an_asynchronous_server_without_stale_updates_has_a_note():
+    algorithms = srp.algorithms.FedAvg(MODEL), srp.algorithms.FedBuff(MODEL)
+    runs = runs_of(*algorithms, asynchronous=True)
+    (note,) = [note for note in repeats.rows(runs).notes if "never stale" in note]
+    assert note.endswith(": FedAvg")
+    for fields in ({"metrics": {"staleness": np.ones(40)}}, {"asynchronous": False}):
+        shown = runs_of(*algorithms, **({"asynchronous": True} | fields))
+        assert not [note for note in repeats.rows(shown).notes if "stale" in note]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.parts.checks import printable
+from fedjax_srp.parts.checks import check_path, printable
 from fedjax_srp.results import atomic
 from fedjax_srp.results.folder import finished, is_finished, unfinished
 
@@ -44,6 +44,7 @@ def report(
     run_options.load(load)
     table.check_target(target)
     table.check_communications(communications)
+    check_path("folder", folder)
     if not Path(folder).is_dir():
         problem = "is a file" if Path(folder).exists() else "there is no such folder"
         raise ValueError(

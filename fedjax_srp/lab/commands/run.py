@@ -8,7 +8,7 @@ from typing import Any
 from fedjax_srp.lab.runs import folder
 from fedjax_srp.lab.runs.loggers import loggers
 from fedjax_srp.lab.runs.run import from_options
-from fedjax_srp.parts.checks import printable
+from fedjax_srp.parts.checks import check_path, printable
 from fedjax_srp.results import callbacks as watch
 
 
@@ -18,6 +18,7 @@ def run(**arguments: Any) -> None:
     words = f"{options.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}"
     default = f"runs/{printable(words, instead='_')}_seed{options.seed}"
     out = Path(arguments["out"] or default)
+    check_path("out", out)
     overwrite = arguments["overwrite"]
     log = []
     if arguments["log"] is not None:

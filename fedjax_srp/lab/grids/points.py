@@ -24,7 +24,7 @@ from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs.run import OPTIONS_OF_DATA_OBJECTS, Run, from_options
 from fedjax_srp.messages import Codec, ErrorFeedback
 from fedjax_srp.models import SplitModel
-from fedjax_srp.parts.checks import nearest, short
+from fedjax_srp.parts.checks import check_path, nearest, short
 from fedjax_srp.parts.files import read_text
 from fedjax_srp.parts.options import Option
 from fedjax_srp.parts.part import as_annotated, types_of
@@ -115,6 +115,7 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
     Raises:
         ValueError: no such file, invalid TOML, or an unknown table.
     """
+    check_path("file", path)
     try:
         found = tomllib.loads(read_text(Path(path)))
     except OSError as error:

@@ -75,7 +75,8 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
     instead: dict[str, dict[str, None]] = {}
     for runs in rows.values():
         history = runs[0].history
-        judged_by = (_algorithm_of(history), history.evaluation)
+        algorithm = getattr(_algorithm_of(history), "name", "")
+        judged_by = (algorithm, history.evaluation)
         if judged_by in UNSENT_MEANS:
             named = instead.setdefault(UNSENT_MEANS[judged_by], {})
             named[label(history.name)] = None
@@ -86,11 +87,28 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
     ]
 
 
-def _algorithm_of(history: History) -> str:
-    """Return the name of the recorded algorithm; "" without a record, or for an unknown class."""
+def notes_on_fresh_updates(rows: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return a note on the rows whose rounds overlap although no update is stale."""
+    names: dict[str, None] = {}
+    for runs in rows.values():
+        history = runs[0].history
+        trains_on_old = getattr(_algorithm_of(history), "asynchronous", False)
+        is_stale = trains_on_old or "staleness" in history.metrics
+        if history.asynchronous and not is_stale:
+            names[label(history.name)] = None
+    if not names:
+        return []
+    return [
+        "updates are never stale, which flatters an asynchronous server: a client trains on the "
+        f"model of the round in which it delivers: {', '.join(names)}"
+    ]
+
+
+def _algorithm_of(history: History) -> type | None:
+    """Return the class of the recorded algorithm; None without a record, or if it is unknown."""
     method = history.config.get("method") or {}
     described = method.get("algorithm") or {}
-    return getattr(KNOWN.get(str(described.get(PART))), "name", "")
+    return KNOWN.get(str(described.get(PART)))
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:

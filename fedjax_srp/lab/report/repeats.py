@@ -217,6 +217,7 @@ def rows(runs: Sequence[Run]) -> Rows:
     notes += _notes_on_shared_trainings(row_of)
     runs_of = {name: row.runs for name, row in row_of.items()}
     notes += fairness.notes_on_unsent_means(runs_of)
+    notes += fairness.notes_on_fresh_updates(runs_of)
     return Rows(runs_of, twins, options_of, notes)
 
 

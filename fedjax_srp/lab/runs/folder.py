@@ -30,6 +30,7 @@ from fedjax_srp.results.locks import held
 from fedjax_srp.results.records import (
     MODEL,
     PROGRAM,
+    STRUCTURE,
     UNKNOWN,
     VERSION,
     WORDS,
@@ -226,11 +227,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
         if finished or (not has_checkpoint and (folder / CONFIG).exists()):
             known = run_folder.read_config(folder)
         else:
-            known = (
-                json_files.read_json(checkpoints / ARGUMENTS)
-                if has_checkpoint
-                else record
-            )
+            known = _asked(checkpoints) if has_checkpoint else record
     except DamagedError as error:
         if has_checkpoint:
             return _FolderState(
@@ -258,6 +255,14 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
             f"{out}: holds this run with {has}, and no checkpoint to resume from; {other}"
         )
     return _FolderState(checkpoints, has_checkpoint=True)
+
+
+def _asked(checkpoints: Path) -> dict[str, Any]:
+    """Return the record of the run that has a folder of checkpoints; a DamagedError if it is none."""
+    found = json_files.read_json(checkpoints / ARGUMENTS)
+    if not json_files.has_structure(found, STRUCTURE):
+        raise DamagedError(f"{ARGUMENTS} is not that of a run")
+    return found
 
 
 def _clean_up(folder: Path, kept: Path | None) -> None:

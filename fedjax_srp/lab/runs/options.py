@@ -315,5 +315,5 @@ def load(files: Sequence[str]) -> None:
                 ":"
             )
             raise ValueError(
-                f"load={file!r}: line {line}: {message}; python {file} shows the traceback"
+                f"load={file!r}: line {line}: {message}; python {file!r} shows the traceback"
             ) from error

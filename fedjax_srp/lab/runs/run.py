@@ -295,13 +295,19 @@ class Run:
         Args:
             known: its record, or what was asked for there.
         """
+        ours = self.record
         unasked = []
-        if "checksum" not in self.record["data"]:
+        if "checksum" not in ours["data"]:
             facts = ("checksum", "name", "num_clients", "class_names")
             unasked += [f"data.{fact}" for fact in facts]
-        if "model" not in _within_codes(self.record["method"]["algorithm"]):
-            unasked += ["method.algorithm.model", "method.algorithm.algorithm.model"]
-        found = contradictions(self.record, without(known, *unasked))
+        if "model" not in _within_codes(ours["method"]["algorithm"]):
+            if known.get(MODEL) is not None:
+                unasked += ["method.algorithm.model", "method.algorithm.algorithm.model"]
+            else:  # saved from Python: its model is known by constructor alone
+                algorithm = self._made_for(load_data(self.data)).algorithm
+                of_method = ours["method"] | {"algorithm": jsonable(describe(algorithm))}
+                ours = ours | {"method": of_method}
+        found = contradictions(ours, without(known, *unasked))
         return {name: (asked, had) for name, asked, had in found}
 
     def other_limits(self, known: Mapping[str, Any]) -> dict[str, Any]:
