@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.parts.checks import is_ours
 from fedjax_srp.results import atomic
 from fedjax_srp.results import folder as run_folder
@@ -47,6 +48,93 @@ def parser(
     )
     for option in options:
         found.add_argument(f"--{option}", **OPTIONS[option])
+    return found
+
+
+def grid_parser(
+    doc: str | None, scales: Iterable[str], out: str, *options: str
+) -> argparse.ArgumentParser:
+    """Return a parser as `parser` does, with the options of `run_grid`."""
+    found = parser(doc, scales, out, *options)
+    found.add_argument(
+        "--workers",
+        type=int,
+        default=0,
+        help="processes, each with its share of the cores or a GPU; default: everything in this one",
+    )
+    found.add_argument(
+        "--batch",
+        type=int,
+        help="most runs in one program; default: 1 on CPUs, else as many as memory allows",
+    )
+    found.add_argument(
+        "--retries", type=int, default=0, help="how often a failed run is tried again"
+    )
+    found.add_argument("--launcher", choices=("local", "slurm"), default="local")
+    found.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the plan, and about how long it takes",
+    )
+    return found
+
+
+def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
+    """Run a grid with the options of `grid_parser`, and return it; None after --dry-run.
+
+    Args:
+        args: parsed; --data-dir is an option of every run.
+        file: of the grid.
+        **given: arguments of `srp.grid`, laid over the file.
+
+    Raises:
+        ValueError: the grid has errors, or runs have failed.
+    """
+    if getattr(args, "data_dir", None) is not None:
+        given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
+    batch = args.batch
+    if args.workers or args.launcher != "local":
+        # this process only plans and draws; GPUs are for the workers
+        jax.config.update("jax_platforms", "cpu")
+    else:
+        srp.use_all_cores()
+    if batch is None and jax.default_backend() == "cpu":
+        batch = 1  # as the committed results were made
+    found = srp.grid(
+        file,
+        scale=getattr(args, "scale", None),
+        out=args.out,
+        workers=args.workers,
+        batch=batch,
+        retries=args.retries,
+        launcher=args.launcher,
+        dry_run=args.dry_run,
+        **given,
+    )
+    if args.dry_run:
+        print(estimate(found))
+        return None
+    if found.failures:
+        raise ValueError(
+            f"{len(found.failures)} runs failed; the same command tries them again"
+        )
+    return found
+
+
+def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
+    """Measure a function with the options of `grid_parser`, below the folder of the runs."""
+    found = srp.measure(
+        function,
+        out=args.out / function.__name__,
+        workers=args.workers,
+        retries=args.retries,
+        launcher=args.launcher,
+        **given,
+    )
+    if found.failures:
+        raise ValueError(
+            f"{len(found.failures)} cases failed; the same command tries them again"
+        )
     return found
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
-from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
+from fedjax_srp.lab.grids.work import TaskResult, Work, Worker, packed, unpacked
 from fedjax_srp.parts.libraries import SLURM, needed_by
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
@@ -35,7 +34,7 @@ _JOB_ID = re.compile(r"\d+(_\d+)?")
 
 
 class _Job(NamedTuple):
-    unit: Unit
+    unit: Work
     submitted: Any  # `submitit.Job`
     is_earlier: bool  # of an earlier call
 
@@ -102,7 +101,7 @@ class SlurmLauncher(Launcher):
         self._next_try = 0.0  # by `time.monotonic`
 
     @override
-    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
+    def earlier_jobs(self, units: Sequence[Work]) -> set[str]:
         jobs = {}
         for unit in units:
             with contextlib.suppress(DamagedError):
@@ -119,7 +118,7 @@ class SlurmLauncher(Launcher):
         return set(self._jobs)
 
     @override
-    def start(self, task: str, unit: Unit) -> bool:
+    def start(self, task: str, unit: Work) -> bool:
         if time.monotonic() < self._next_try:
             return False
         try:
@@ -141,7 +140,7 @@ class SlurmLauncher(Launcher):
         return True
 
     @override
-    def results(self) -> list[tuple[Unit, TaskResult]]:
+    def results(self) -> list[tuple[Work, TaskResult]]:
         ended = [name for name, job in self._jobs.items() if job.submitted.done()]
         if not ended:
             time.sleep(_POLL)
