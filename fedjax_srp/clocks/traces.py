@@ -131,7 +131,8 @@ def read_times(
 
     The first line of a .csv may have the clients' names, also after a #, as
     `numpy.savetxt(header=)` writes it. Columns are then matched by name, and other
-    columns left out; without a header column i is client i's.
+    columns left out; without a header column i is client i's. Names may be numbers: a
+    first line with the names of all clients is a header.
 
     Args:
         path: of the file, with a row per round and a column per client.
@@ -157,10 +158,12 @@ def read_times(
             table = np.load(file, allow_pickle=False)
         else:
             text = Path(file).read_text(encoding="utf-8-sig")
-            names, lines = _header(text.splitlines())
+            names, lines = _header(file, text.splitlines(), client_names)
             with warnings.catch_warnings(action="error", category=UserWarning):
                 # NumPy warns of an empty file.
                 table = np.loadtxt(lines, delimiter=",", ndmin=2)
+    except ArgumentError:
+        raise
     except Exception as error:
         # Of many types, also tokenize.TokenError for a damaged header.
         reason = " ".join(str(error).split())
@@ -194,7 +197,9 @@ def read_times(
     return table[:, [column[name] for name in client_names]]
 
 
-def _header(lines: list[str]) -> tuple[list[str], list[str]]:
+def _header(
+    file: str, lines: list[str], client_names: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
     """Return the names of the columns in the first line, and the other lines.
 
     If the first line is no header, there are no names, and it is one of the lines.
@@ -203,13 +208,42 @@ def _header(lines: list[str]) -> tuple[list[str], list[str]]:
         return [], lines
     first = lines[0].removeprefix("#")
     entries = [entry.strip().strip('"') for entry in first.split(",")]
-    if not all(entries) or not any(_is_text(entry) for entry in entries):
+    if not all(entries):
+        return [], lines
+    if not any(_is_text(entry) for entry in entries):
+        if _are_names(file, entries, client_names):
+            return entries, lines[1:]
         return [], lines
     if len(lines) > 1 and len(lines[1].split(",")) == len(entries):
         return entries, lines[1:]
     if lines[0].startswith("#"):  # a remark
         return [], lines[1:]
     return [], lines
+
+
+def _are_names(file: str, numbers: list[str], client_names: Sequence[str] | None) -> bool:
+    """True if the numbers in a first line are the clients' names, and not times.
+
+    Raises:
+        ArgumentError: the line could be either.
+    """
+    names = set(client_names or ())
+    if names and names.issubset(numbers):
+        return True
+    shared = names.intersection(numbers)
+    is_name_missing = len(set(numbers)) == len(numbers) and 2 * len(shared) > len(names)
+    is_numbering = len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]
+    if is_name_missing or is_numbering:
+        what = "the numbers of the columns"
+        if is_name_missing:
+            what = f"names of {len(shared)} of the {len(names)} clients"
+        raise ArgumentError(
+            "path",
+            Path(file),
+            f"begins with {short(','.join(numbers))}, which may be {what}, or times",
+            "write the names of all clients, or leave the line out, or write times as 2.0",
+        )
+    return False
 
 
 def _is_text(entry: str) -> bool:
