@@ -19,7 +19,7 @@ from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report.fairness import mean_and_std
 from fedjax_srp.parts.checks import check_choice, check_known, checked
-from fedjax_srp.results import atomic, csv_files
+from fedjax_srp.results import atomic, csv_files, measures
 from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.folder import COST, read_summary
 from fedjax_srp.results.history import History
@@ -116,11 +116,15 @@ class Grid:
             communication: cost per communicating round, in time units; None for that of each run.
         """
         rows = self._summary(target, communication)
-        num_bounds = sum(rows["reached_at_once"].eq(True)) if len(rows) else 0
-        if num_bounds:
+        is_bound: list[bool] = []
+        if len(rows):
+            is_bound = rows["reached_at_once"].eq(True).tolist()
+        if any(is_bound):
+            histories = itertools.compress(self.histories.values(), is_bound)
+            first_round = max(int(history.eval_round[0]) for history in histories)
             warnings.warn(
-                f"time_to_target of {num_bounds} of {len(rows)} runs is an upper bound (column reached_at_once): their "
-                "first evaluation has reached the target; evaluate earlier rounds, e.g. with eval_first=20",
+                f"time_to_target of {sum(is_bound)} of {len(rows)} runs is an upper bound (column reached_at_once): "
+                f"their first evaluation has reached the target; {measures.remedy_of_bound(first_round)}",
                 stacklevel=2,
             )
         return rows
