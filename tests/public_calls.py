@@ -4,8 +4,8 @@ import inspect
 
 import flax.linen as nn
 import numpy as np
-import pandas as pd
 import optax
+import pandas as pd
 from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp

@@ -26,6 +26,8 @@ def run(**fields):
 def test_a_time_that_the_first_evaluation_passes_is_marked_and_warned_of():
     with pytest.warns(UserWarning, match=r"time_to\(0.4\) of 'fedrep'.*eval_first=20"):
         time = run().time_to(0.4)
+    with pytest.warns(UserWarning, match="no round is earlier; give a higher target"):
+        run(eval_round=[1, 4, 6]).time_to(0.4)
     with pytest.warns(UserWarning, match=r"bytes_to\(0.4\)"):
         size = run().bytes_to(0.4)
     assert (time, time.is_bound, size, size.is_bound) == (2.0, True, 6.0, True)

@@ -27,6 +27,30 @@ def counted(model, pace: float = 0.5, local_epochs: int = 1):
     return Counted(model, srp.Training(srp.SGD(pace), epochs=local_epochs))
 
 
+@srp.part
+class Judged(Counted):
+    """FedAvg of a user, with an evaluation of its own and one that replaces FedAvg's."""
+
+    @srp.evaluation
+    def fine_tune(self, key, server, state, examples):
+        """The global model, not trained."""
+        return self.global_model(key, server, state, examples)
+
+    @srp.evaluation
+    def own(self, key, server, state, examples):
+        """The global model under another name."""
+        return self.global_model(key, server, state, examples)
+
+
+def test_an_evaluation_that_a_subclass_of_fedavg_adds_is_the_default():
+    model = srp.models.MLP((8, 8), 10, hidden=(4,))
+    assert next(iter(Judged(model).evaluations)) == "own"
+    assert next(iter(Judged(model, evaluation="fine_tune").evaluations)) == "fine_tune"
+    assert next(iter(Counted(model).evaluations)) == "global"
+    neighbours = srp.algorithms.KNNPer(model, evaluation="global")
+    assert next(iter(neighbours.evaluations)) == "global"
+
+
 def test_a_function_may_have_options_with_names_of_sgd():
     seen = []
 

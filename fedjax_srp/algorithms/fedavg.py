@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
@@ -24,6 +24,8 @@ from fedjax_srp.parts.part import part
 
 __all__ = ["FedAvg", "FedAvgServerState"]
 
+OfGlobalModel = Literal["global", "fine_tune", "fine_tune_all"]
+
 
 @part
 class FedAvg(GlobalModel):
@@ -40,7 +42,8 @@ class FedAvg(GlobalModel):
             eq. (3) of the paper on FedAvg as a representation learner.
         fine_tune_optimizer: of both kinds of fine-tuning; default that of training.
             SRPFL's code has momentum 0.5 there and none in training.
-        evaluation: the default one.
+        evaluation: the default one. In a subclass that adds evaluations of other names
+            it is the first of these, unless you choose another than "global".
 
     Example:
         >>> import fedjax_srp as srp
@@ -50,14 +53,18 @@ class FedAvg(GlobalModel):
     """
 
     _: dataclasses.KW_ONLY
-    evaluation: Literal["global", "fine_tune", "fine_tune_all"] = "global"
+    evaluation: OfGlobalModel = "global"
 
     @property
     @override
     def evaluations(self) -> dict[str, Personalize]:
         evaluations = super().evaluations
-        first = evaluations.pop(self.evaluation)
-        return {self.evaluation: first} | evaluations
+        default = self.evaluation
+        added = [name for name in evaluations if name not in get_args(OfGlobalModel)]
+        if added and default == type(self).evaluation:
+            default = added[0]
+        first = evaluations.pop(default)
+        return {default: first} | evaluations
 
     @override
     def client(

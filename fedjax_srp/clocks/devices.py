@@ -18,7 +18,9 @@ from fedjax_srp.parts.part import Above, AtLeast, Leaf, part
 
 BYTES_OF_MBIT = 125_000
 Measured = Annotated[
-    float | jax.Array | np.ndarray, Above(0), "give a number, or one for each client"
+    float | jax.Array | np.ndarray,
+    Above(0),
+    "give a number, or an array with one for each client, in their order",
 ]
 Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks.distributions import Cost, Work, check_length
-from fedjax_srp.parts.checks import ArgumentError, as_annotated, nearest
+from fedjax_srp.clocks.named_clients import places_of
+from fedjax_srp.parts.checks import ArgumentError, as_annotated
 from fedjax_srp.parts.part import AtLeast, Axes, part
 
 _SHAPE = "give an array of shape (num_clients,) or (rounds, num_clients)"
@@ -87,18 +88,10 @@ class Trace(Clock):
             [[2.0, 3.0], [2.0, 1.0]]
         """
         as_annotated("times", times, Mapping, is_field=False)
-        if client_names is None:
-            problem = "is None: the data have no names of clients"
-            remedy = "give from_arrays(client_names=...), or Trace an array of times"
-            raise ArgumentError("client_names", client_names, problem, remedy)
-        columns = []
-        for name in client_names:
-            if name not in times:
-                known = ", ".join(map(repr, list(times)[:4]))
-                problem = f"has no client {name!r}; it has {known}{nearest(name, times)}"
-                remedy = "give each client of data.client_names its times"
-                raise ArgumentError("times", times, problem, remedy)
-            columns.append(np.asarray(times[name]))
+        remedy = "give each client of data.client_names its times"
+        places = places_of("times", times, list(times), client_names, remedy)
+        measured = list(times.values())
+        columns = [np.asarray(measured[place]) for place in places]
         lengths = {column.shape for column in columns}
         if len(lengths) > 1:
             problem = f"has clients with {len(lengths)} numbers of rounds"

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.clocks.availability import Intervals
+from fedjax_srp.clocks.named_clients import places_of
 from fedjax_srp.parts.checks import (
     ArgumentError,
     check_choice,
@@ -60,6 +61,8 @@ _SAID = {
     **dict.fromkeys(("mbit", "mbits", "mbps"), ("Mbit/s",)),
     **dict.fromkeys(("gbit", "gbits", "gbps"), ("Gbit/s",)),
 }
+# device -> its intervals, and the length of its trace
+_ByDevice = dict[str, tuple[list[tuple[float, float]], float]]
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
 
 
@@ -70,6 +73,18 @@ class DeviceTraces(NamedTuple):
     compute: np.ndarray | None
     downlink: np.ndarray | None  # (n,) bytes per second
     uplink: np.ndarray | None  # (n,) bytes per second
+    names: np.ndarray | None = None  # (n,) texts: whose devices they are
+
+    def of(self, client_names: Sequence[str] | None) -> DeviceTraces:
+        """Return the clients' own devices, matched by name, in the order of the clients.
+
+        Args:
+            client_names: of the data, `data.client_names`.
+
+        Raises:
+            ValueError: devices or data without names, or a client without a device.
+        """
+        return _of(self, client_names, "read them with read_devices(..., client=COLUMN)")
 
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
         """Draw a device for each client; the values of a device stay together.
@@ -93,11 +108,16 @@ class AvailabilityTraces(NamedTuple):
     starts: np.ndarray
     ends: np.ndarray  # (n, k) ends of intervals
     period: np.ndarray  # (n,) lengths of the traces
+    names: np.ndarray | None = None  # (n,) texts, the column "device" of a CSV
 
     @property
     def share(self) -> np.ndarray:
         """(n,) share of its trace in which each device is available."""
         return (self.ends - self.starts).sum(axis=1) / self.period
+
+    def of(self, client_names: Sequence[str] | None) -> AvailabilityTraces:
+        """Return the clients' own devices, matched by name, as `DeviceTraces.of`."""
+        return _of(self, client_names, "read them from a CSV with a column device")
 
     def assign(self, num_clients: int, seed: int) -> AvailabilityTraces:
         """Draw a device for each client, as `DeviceTraces.assign`."""
@@ -110,7 +130,7 @@ class AvailabilityTraces(NamedTuple):
         """
         longest = float(self.period.max())
         rows = []
-        for starts, ends, period in zip(*self, strict=True):
+        for starts, ends, period in zip(self.starts, self.ends, self.period, strict=True):
             is_interval = starts < ends
             repeats = period * np.arange(math.ceil(longest / period))[:, None]
             starts = (repeats + starts[is_interval]).ravel()
@@ -132,7 +152,8 @@ def read_times(
 
     The first line of a .csv may have the clients' names, also after a #, as
     `numpy.savetxt(header=)` writes it. Columns are then matched by name, and other
-    columns left out; without a header column i is client i's.
+    columns left out; without a header column i is client i's. Names may be numbers: a
+    first line with the names of all clients is a header.
 
     Args:
         path: of the file, with a row per round and a column per client.
@@ -158,10 +179,12 @@ def read_times(
             table = np.load(file, allow_pickle=False)
         else:
             text = Path(file).read_text(encoding="utf-8-sig")
-            names, lines = _header(text.splitlines())
+            names, lines = _header(file, text.splitlines(), client_names)
             with warnings.catch_warnings(action="error", category=UserWarning):
                 # NumPy warns of an empty file.
                 table = np.loadtxt(lines, delimiter=",", ndmin=2)
+    except ArgumentError:
+        raise
     except Exception as error:
         # Of many types, also tokenize.TokenError for a damaged header.
         reason = " ".join(str(error).split())
@@ -195,7 +218,9 @@ def read_times(
     return table[:, [column[name] for name in client_names]]
 
 
-def _header(lines: list[str]) -> tuple[list[str], list[str]]:
+def _header(
+    file: str, lines: list[str], client_names: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
     """Return the names of the columns in the first line, and the other lines.
 
     If the first line is no header, there are no names, and it is one of the lines.
@@ -204,13 +229,42 @@ def _header(lines: list[str]) -> tuple[list[str], list[str]]:
         return [], lines
     first = lines[0].removeprefix("#")
     entries = [entry.strip().strip('"') for entry in first.split(",")]
-    if not all(entries) or not any(_is_text(entry) for entry in entries):
+    if not all(entries):
+        return [], lines
+    if not any(_is_text(entry) for entry in entries):
+        if _are_names(file, entries, client_names):
+            return entries, lines[1:]
         return [], lines
     if len(lines) > 1 and len(lines[1].split(",")) == len(entries):
         return entries, lines[1:]
     if lines[0].startswith("#"):  # a remark
         return [], lines[1:]
     return [], lines
+
+
+def _are_names(file: str, numbers: list[str], client_names: Sequence[str] | None) -> bool:
+    """True if the numbers in a first line are the clients' names, and not times.
+
+    Raises:
+        ArgumentError: the line could be either.
+    """
+    names = set(client_names or ())
+    if names and names.issubset(numbers):
+        return True
+    shared = names.intersection(numbers)
+    is_name_missing = len(set(numbers)) == len(numbers) and 2 * len(shared) > len(names)
+    is_numbering = len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]
+    if is_name_missing or is_numbering:
+        what = "the numbers of the columns"
+        if is_name_missing:
+            what = f"names of {len(shared)} of the {len(names)} clients"
+        raise ArgumentError(
+            "path",
+            Path(file),
+            f"begins with {short(','.join(numbers))}, which may be {what}, or times",
+            "write the names of all clients, or leave the line out, or write times as 2.0",
+        )
+    return False
 
 
 def _is_text(entry: str) -> bool:
@@ -245,6 +299,7 @@ def read_devices(
     downlink: str | None = None,
     uplink: str | None = None,
     units: Mapping[str, str] | None = None,
+    client: str | None = None,
 ) -> DeviceTraces:
     """Read speeds and bandwidths.
 
@@ -267,10 +322,11 @@ def read_devices(
             to `Devices(..., per="batch")`), "B/s", "kB/s", "MB/s", "bit/s", "kbit/s",
             "Mbit/s" or "Gbit/s" for links. Default "1/s" and "B/s". A column whose name
             says another unit (`seconds_per_batch`, `down_mbit`) is refused.
+        client: your own column with the names of the clients, for `DeviceTraces.of`.
 
     Raises:
         ValueError: a pickle, another layout, an unknown unit, one that contradicts the
-            name of its column, or an invalid number.
+            name of its column, an invalid number, or a client with two devices.
     """
     units = {} if units is None else units
     check_known("column", tuple(units), UNITS, of="units")
@@ -278,7 +334,7 @@ def read_devices(
         check_choice(f"units[{name!r}]", unit, list(UNITS[name]))
     columns = {"compute": compute, "downlink": downlink, "uplink": uplink}
     with _rows_of(path) as (rows, is_csv):
-        return _devices(rows, is_csv, columns, units)
+        return _devices(rows, is_csv, columns, units, client)
 
 
 def _devices(
@@ -286,8 +342,9 @@ def _devices(
     is_csv: bool,
     columns: Mapping[str, str | None],
     units: Mapping[str, str],
+    client: str | None,
 ) -> DeviceTraces:
-    for column in columns.values():
+    for column in (*columns.values(), client):
         if column is None or any(column in row for row in rows):
             continue
         has = ", ".join(list(rows[0])[:6])
@@ -295,7 +352,9 @@ def _devices(
     known = ("tcp_speed_results", "Phone Model", "down_u", "computation")
     is_own = is_csv or not any(_all_have(rows, key) for key in known)
     _require(is_own or not units, "has units of its own; leave out units")
+    _require(is_own or client is None, "is no table of your own; leave out client")
     if is_own:
+        rows = _measured_rows(rows, columns)
         values = _columns(rows, columns, units)
     elif _all_have(rows, "tcp_speed_results"):  # FLHetBench's samples of MobiPerf
         link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
@@ -312,7 +371,14 @@ def _devices(
         link = [125 * _number(row.get("communication")) for row in rows]
         speeds = [_per_second(row["computation"]) for row in rows]
         values = {"compute": speeds, "downlink": link, "uplink": link}
-    return _checked_devices(values)
+    devices = _checked_devices(values)
+    if client is None:
+        return devices
+    names = [str(row.get(client, "")).strip() for row in rows]
+    for name in names:
+        _require(name, f"a device has no name in column {client!r}")
+        _require(names.count(name) == 1, f"client {name!r} has two devices; keep one")
+    return devices._replace(names=np.array(names))
 
 
 @checked
@@ -357,9 +423,14 @@ def _availability(
         )
         rows = [row for row in rows if row["trace"] == trace]
     if is_csv and _all_have(rows, "device", "start", "end"):
-        return _checked_intervals(*_intervals_of_table(rows))
-    if is_csv and _all_have(rows, "device", "t_start_s", "state"):
-        return _checked_intervals(*_intervals_of_states(rows))
+        named = _intervals_of_table(rows)
+    elif is_csv and _all_have(rows, "device", "t_start_s", "state"):
+        named = _intervals_of_states(rows)
+    else:
+        named = {}
+    if named:
+        found = _checked_intervals(*map(list, zip(*named.values(), strict=True)))
+        return found._replace(names=np.array([*named]))
     intervals = []
     periods = []
     for row in rows:
@@ -492,21 +563,33 @@ def _mean(values: Any) -> float:
     return float(np.mean([_number(value) for value in values]))
 
 
-def _columns(
-    rows: list[Mapping[str, Any]],
-    columns: Mapping[str, str | None],
-    units: Mapping[str, str],
-) -> dict[str, list[float]]:
+def _present(
+    rows: list[Mapping[str, Any]], columns: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return the columns that the rows have, each by the name of its measure."""
     present = {}
     for name, column in columns.items():
         column = column or name
         if any(column in row for row in rows):
             present[name] = column
-    if present:
-        speed = next(iter(present.values()))
-        rows = [row for row in rows if _is_measured(row.get(speed, ""))]
+    return present
+
+
+def _measured_rows(
+    rows: list[Mapping[str, Any]], columns: Mapping[str, str | None]
+) -> list[Mapping[str, Any]]:
+    """Leave out the devices that failed in the measurement."""
+    speed = next(iter(_present(rows, columns).values()), None)
+    return [row for row in rows if speed is None or _is_measured(row.get(speed, ""))]
+
+
+def _columns(
+    rows: list[Mapping[str, Any]],
+    columns: Mapping[str, str | None],
+    units: Mapping[str, str],
+) -> dict[str, list[float]]:
     values = {}
-    for name, column in present.items():
+    for name, column in _present(rows, columns).items():
         unit = units.get(name) or next(iter(UNITS[name]))
         _check_unit(name, column, unit)
         numbers = [_number(row.get(column)) for row in rows]
@@ -533,9 +616,7 @@ def _is_measured(speed: Any) -> bool:
     return bool(str(speed).strip()) and _number(speed) != 0
 
 
-def _intervals_of_table(
-    rows: list[Mapping[str, Any]],
-) -> tuple[list[list[tuple[float, float]]], list[float]]:
+def _intervals_of_table(rows: list[Mapping[str, Any]]) -> _ByDevice:
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods = dict.fromkeys(intervals, 0.0)
     for row in rows:
@@ -543,12 +624,10 @@ def _intervals_of_table(
         end = _number(row["end"])
         intervals[device].append((_number(row["start"]), end))
         periods[device] = max(periods[device], _number(row.get("period", end)))
-    return list(intervals.values()), list(periods.values())
+    return {device: (intervals[device], periods[device]) for device in intervals}
 
 
-def _intervals_of_states(
-    rows: list[Mapping[str, Any]],
-) -> tuple[list[list[tuple[float, float]]], list[float]]:
+def _intervals_of_states(rows: list[Mapping[str, Any]]) -> _ByDevice:
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods = dict.fromkeys(intervals, 0.0)
     open_since = {}
@@ -563,7 +642,7 @@ def _intervals_of_states(
     # An open interval lasts until the last line of its device.
     for device, start in open_since.items():
         intervals[device].append((start, periods[device]))
-    return list(intervals.values()), list(periods.values())
+    return {device: (intervals[device], periods[device]) for device in intervals}
 
 
 def _checked_devices(columns: Mapping[str, Sequence[float]]) -> DeviceTraces:
@@ -610,7 +689,19 @@ def _assign(traces: Any, num_clients: int, seed: int) -> Any:
     size = next(len(values) for values in traces if values is not None)
     rng = np.random.default_rng(seed)
     rounds = [rng.permutation(size) for _ in range(-(-num_clients // size))]
-    devices = np.concatenate(rounds)[:num_clients]
+    return _taken(traces, np.concatenate(rounds)[:num_clients])
+
+
+def _of(traces: Any, client_names: Sequence[str] | None, remedy: str) -> Any:
+    if traces.names is None:
+        raise ArgumentError("names", None, "is what these devices have", remedy)
+    remedy = "give each client of data.client_names a measured device"
+    places = places_of("names", traces.names, list(traces.names), client_names, remedy)
+    return _taken(traces, places)
+
+
+def _taken(traces: Any, devices: Any) -> Any:
+    """Return the traces of these devices, in their order."""
     columns = []
     for values in traces:
         if values is not None:

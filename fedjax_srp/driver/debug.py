@@ -21,10 +21,10 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.contract.checks import LIKE_INIT, check_like, check_output, score
-from fedjax_srp.driver.given import Start, fitted_start, root_key
+from fedjax_srp.driver.given import Start, client_id, fitted_start, root_key
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import check_evaluations
-from fedjax_srp.parts.checks import check_integer, checked
+from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.part import Count
 from fedjax_srp.rounds.first_state import begun
 from fedjax_srp.rounds.round import as_arrays, as_float, stream
@@ -44,7 +44,7 @@ class ClientRound(NamedTuple):
 def debug_client(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
-    client: int = 0,
+    client: int | str = 0,
     *,
     key: Key | None = None,
     seed: int | None = None,
@@ -61,7 +61,7 @@ def debug_client(
     Args:
         algorithm: the algorithm, or a `Method`, whose participation does not matter here.
         data: as for `simulate`.
-        client: id of the client.
+        client: its id, from 0, or its name in `data.client_names`.
         key: root of all randomness, as for `simulate`; default that of seed 0.
         seed: instead of a key.
         start: a server state or parameters to begin from, as for `simulate`.
@@ -84,7 +84,7 @@ def debug_client(
     """
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
-    check_integer("client", client, 0, data.num_clients - 1)
+    client = client_id(client, data)
     names = check_evaluations(algorithm, evaluations)
     if key is None and seed is None:
         seed = 0

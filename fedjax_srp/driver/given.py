@@ -17,8 +17,9 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     ServerState,
+    member_of,
 )
-from fedjax_srp.parts.checks import check_choice, check_integer, is_key
+from fedjax_srp.parts.checks import check_choice, check_integer, check_known, is_key
 from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays
@@ -46,6 +47,15 @@ def check_kept(server_state: ServerState, argument: str = "server_state") -> Non
             f"{argument}=None: this history was loaded from a folder without models; save with models=True, or keep "
             "the history that simulate returns"
         )
+
+
+def client_id(client: int | str, data: FederatedSource) -> int:
+    """Return the id of a client, which may be given by its name."""
+    if not isinstance(client, str):
+        return check_integer("client", client, 0, data.num_clients - 1)
+    names: list[str] = list(member_of(data, "client_names") or ())
+    check_known("client", [client], names, of="data.client_names")
+    return names.index(client)
 
 
 def is_new(client_states: ClientState | Literal["new"]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -22,10 +23,11 @@ from fedjax_srp.base import (
     ServerState,
 )
 from fedjax_srp.driver.evaluate import initial_states
-from fedjax_srp.driver.given import check_kept, fitted
+from fedjax_srp.driver.given import check_kept, client_id, fitted
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.driver.settings import Settings
-from fedjax_srp.parts.checks import check_integer, checked
+from fedjax_srp.parts.checks import ArgumentError, checked
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays, stream
 from fedjax_srp.xla.backend import traced_for
@@ -36,7 +38,7 @@ def personalize(
     method: FederatedAlgorithm | Method,
     data: FederatedSource,
     history: History,
-    client: int,
+    client: int | str,
     evaluation: str | None = None,
 ) -> PyTree:
     """Return the parameters of the model by which the last evaluation of a run judged a client.
@@ -49,7 +51,7 @@ def personalize(
         data: of the run.
         history: of the run, with its `server_state`, and with `client_states` (`keep_clients=True`) for an evaluation
             that reads the client's own part of the model.
-        client: its id, from 0.
+        client: its id, from 0, or its name in `data.client_names`.
         evaluation: name of an evaluation of the method, also one that the run has not recorded; None for the run's
             default one.
 
@@ -71,7 +73,8 @@ def personalize(
         (32, 10)
     """
     check_kept(history.server_state, "history.server_state")
-    client = check_integer("client", client, 0, maximum=data.num_clients - 1)
+    client = client_id(client, data)
+    _check_same_data(data, history)
     algorithm = method.algorithm if isinstance(method, Method) else method
     name = history.evaluation if evaluation is None else evaluation
     names = None if name is None else (name,)
@@ -98,6 +101,26 @@ def personalize(
         own = jax.tree.map(lambda leaf: leaf[client], history.client_states)
         state = fitted("history.client_states", own, state_shapes)
     return jax.device_get(_model_of(name, platform, state, *arguments))
+
+
+def _check_same_data(data: FederatedSource, history: History) -> None:
+    """Raise an ArgumentError if the run had another number of clients; warn if it had other data."""
+    recorded = history.config.get("data") or {}
+    remedy = "give the data of the run: its clients, in the same order"
+    num_clients = recorded.get("num_clients", data.num_clients)
+    if num_clients != data.num_clients:
+        problem = (
+            f"has {data.num_clients} clients, and the run of `history` had {num_clients}"
+        )
+        raise ArgumentError("data", data, problem, remedy)
+    checksum = data_checksum(data)
+    of_run = recorded.get("checksum", checksum)
+    if of_run != checksum:
+        warnings.warn(
+            f"data: have checksum {checksum}, and those of the run of `history` had {of_run}, so the model may be "
+            f"another client's; {remedy}",
+            stacklevel=4,
+        )
 
 
 def _root_key(history: History) -> Key:

@@ -412,9 +412,10 @@ class History:
     def _warned(self, method: str, target: float, value: Reached) -> Reached:
         """Warn the caller of a method if its result is an upper bound."""
         if value.is_bound:
+            first_round = int(self.eval_round[0])
             warnings.warn(
                 f"{method}({target:g}) of {self.name!r} is an upper bound: its first evaluation, after round "
-                f"{self.eval_round[0]}, has reached the target; evaluate earlier rounds, e.g. with eval_first=20",
+                f"{first_round}, has reached the target; {measures.remedy_of_bound(first_round)}",
                 stacklevel=4,
             )
         return value

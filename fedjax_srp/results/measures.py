@@ -60,6 +60,13 @@ class StartCost(NamedTuple):
 FREE_START = StartCost()
 
 
+def remedy_of_bound(first_round: int) -> str:
+    """Return how to get a time instead of a bound, after the round of the first evaluation."""
+    if first_round == 1:
+        return "no round is earlier; give a higher target"
+    return "evaluate earlier rounds, e.g. with eval_first=20"
+
+
 class Participation(NamedTuple):
     """Measures of how evenly rounds are spread over clients."""
 

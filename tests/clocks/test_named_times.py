@@ -69,3 +69,37 @@ def test_users_of_a_folder_get_their_own_times(tmp_path):
     fifth = srp.data.holdout_clients(data, "held_out")
     assert len(fifth.client_names) == fifth.num_clients
     assert [name for name in names if name in fifth.client_names] == [*fifth.client_names]
+
+
+NUMBERED = ["1", "10", "2", "3"]
+
+
+@pytest.mark.parametrize("header", ["3,1,2,10", "# 3,1,2,10", "3,1,2,10,0"])
+def test_names_may_be_numbers(header, tmp_path):
+    file = tmp_path / "times.csv"
+    table = np.arange(10.0).reshape(2, 5)[:, : len(header.split(","))]
+    rows = [header, *(",".join(map(str, row)) for row in table)]
+    file.write_text("\n".join(rows))
+    expected = table[:, [1, 3, 2, 0]]
+    np.testing.assert_array_equal(srp.clocks.read_times(file, NUMBERED), expected)
+    np.testing.assert_array_equal(
+        read_clock(f"trace:{file}", 4, NUMBERED).times, expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "names", "reason"),
+    [
+        ("1,2,3,4", NUMBERED, "may be names of 3 of the 4 clients, or times"),
+        ("0,1,2,3", None, "may be the numbers of the columns, or times"),
+        ("0,1,2,3", NAMES, "may be the numbers of the columns, or times"),
+    ],
+)
+def test_numbers_that_may_be_names_or_times_are_refused(header, names, reason, tmp_path):
+    file = tmp_path / "times.csv"
+    file.write_text(f"{header}\n5,6,7,8\n")
+    with refused(f"path='.*begins with '{header}', which {reason}; write .*leave"):
+        srp.clocks.read_times(file, names)
+    file.write_text(header.replace(",", ".0,") + "\n5,6,7,8\n")
+    table = srp.clocks.read_times(file, ["1", "2", "3", "4"])
+    np.testing.assert_array_equal(table[1], [5, 6, 7, 8])

@@ -63,7 +63,7 @@ def write(folder, content, name="traces.json"):
 )  # fmt: skip
 def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, uplink):
     found = read_devices(write(tmp_path, content), **options)
-    for values, expected in zip(found, (compute, downlink, uplink), strict=True):
+    for values, expected in zip(found[:3], (compute, downlink, uplink), strict=True):
         assert (values is None and expected is None) or np.array_equal(values, expected)
 
 
@@ -91,7 +91,7 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
 )  # fmt: skip
 def test_availability_of_every_layout(tmp_path, content, options, starts, ends, period):
     found = read_availability(write(tmp_path, content), **options)
-    for values, expected in zip(found, (starts, ends, period), strict=True):
+    for values, expected in zip(found[:3], (starts, ends, period), strict=True):
         np.testing.assert_array_equal(values, expected)
     np.testing.assert_allclose(found.share, (np.array(ends) - starts).sum(1) / period)
 
@@ -102,6 +102,39 @@ def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
     assert found.period == 9
     np.testing.assert_array_equal(found.starts, [[1, 3, 5, 7], [0, 0, 0, 0]])
     np.testing.assert_array_equal(found.ends, [[2, 4, 6, 8], [3, 0, 0, 0]])
+
+
+def test_clients_get_their_own_devices_by_name(tmp_path):
+    content = "who,compute,up\n10,5,1\n2,0,3\n1,7,9\n"
+    options = {"uplink": "up", "client": "who"}
+    devices = read_devices(write(tmp_path, content), **options)
+    assert devices.names.tolist() == ["10", "1"]  # the device of client 2 failed
+    own = devices.of(("1", "10"))
+    assert (own.compute.tolist(), own.uplink.tolist()) == ([7.0, 5.0], [9.0, 1.0])
+    with refused("names=.* has no client '2'; it has '10', '1'.*give each client"):
+        devices.of(("1", "10", "2"))
+    with refused("client_names=None is None: the data have no names"):
+        devices.of(None)
+    with refused("names=None .*read_devices.*client=COLUMN"):
+        read_devices(write(tmp_path, content)).of(("1",))
+    for rows, words in {"1,5,1\n1,6,1": "'1' has two devices", ",5,1": "no name"}.items():
+        with refused(words):
+            read_devices(write(tmp_path, f"who,compute,up\n{rows}\n"), **options)
+    with refused("has no column 'whose'; it has who, compute, up"):
+        read_devices(write(tmp_path, content), client="whose")
+    with refused("no table of your own; leave out client"):
+        read_devices(write(tmp_path, {"a": {"down_u": 1, "up_u": 2}}), client="down_u")
+
+
+def test_clients_get_their_own_availability_by_name(tmp_path):
+    path = write(tmp_path, "device,start,end,period\nx,1,2,4\ny,0,3,9\n")
+    own = read_availability(path).of(("y", "x"))
+    assert own.period.tolist() == [9, 4]
+    assert own.intervals().ends[:, 0].tolist() == [3, 2]
+    with refused("has no client 'z'; it has 'x', 'y'"):
+        read_availability(path).of(("z",))
+    with refused("names=None .*a column device"):
+        read_availability(write(tmp_path, TIMERS)).of(("a",))
 
 
 def test_clients_get_whole_devices_by_seed(tmp_path):

@@ -1,10 +1,12 @@
 """Models of single clients, as arrays: `personalize`."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, clients_of, federation, model
+from reference.small import KEY, clients_of, federation, model, refused
 
 import fedjax_srp as srp
 
@@ -85,6 +87,36 @@ def test_seeds_have_models_of_their_own():
         params = srp.personalize(FEDREP, DATA, history, 3)
         accuracy = score(FEDREP, DATA, "fine_tune", params, 3)
         np.testing.assert_allclose(accuracy, history.accuracy[-1, 3], rtol=1e-6)
+
+
+def test_a_client_may_be_given_by_name():
+    names = ("ann", "bob", "cem", "7")
+    named = dataclasses.replace(DATA, client_names=names)
+    history = srp.simulate(FEDREP, named, **OPTIONS)
+    by_id = srp.personalize(FEDREP, named, history, 3)
+    by_name = srp.personalize(FEDREP, named, history, "7")
+    jax.tree.map(np.testing.assert_array_equal, by_name, by_id)
+    tried = srp.debug_client(FEDREP, named, "bob", evaluations=())
+    expected = srp.debug_client(FEDREP, named, 1, evaluations=())
+    jax.tree.map(np.testing.assert_array_equal, tried.outputs, expected.outputs)
+    with refused("unknown client 'bo' of data.client_names.*did you mean bob"):
+        srp.personalize(FEDREP, named, history, "bo")
+    with refused("unknown client 'bob'"):
+        srp.personalize(FEDREP, DATA, history, "bob")
+
+
+def test_other_data_than_those_of_the_run_are_told():
+    """A client's id means another client there."""
+    history = srp.simulate(FEDREP, DATA, **OPTIONS)
+    fewer = federation(clients_of((4, 6, 3), (3, 5, 2)))
+    with refused("data=.* has 3 clients, and the run of `history` had 4; give the data"):
+        srp.personalize(FEDREP, fewer, history, 1)
+    reversed_data = federation(clients_of((8, 3, 6, 4), (4, 2, 5, 3)))
+    with pytest.warns(
+        UserWarning, match="^data: have checksum .*give the data"
+    ) as caught:
+        srp.personalize(FEDREP, reversed_data, history, 1)
+    assert caught[0].filename == __file__
 
 
 @srp.part

@@ -21,7 +21,7 @@ from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report.fairness import mean_and_std
 from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import check_choice, check_known, checked
-from fedjax_srp.results import atomic, csv_files
+from fedjax_srp.results import atomic, csv_files, measures
 from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.folder import COST, read_summary
 from fedjax_srp.results.history import History
@@ -128,11 +128,12 @@ class Grid:
         rows = self._summary(target, communication)
         bounds = rows[rows["reached_at_once"].eq(True)] if len(rows) else rows
         if len(bounds):
-            num_bounds = len({*bounds["run"]})
+            runs = {*bounds["run"]}
+            first_round = max(int(self.histories[run].eval_round[0]) for run in runs)
             warnings.warn(
-                f"time_to_target of {num_bounds} of {len(self.folders)} runs is an upper bound (column "
-                "reached_at_once): their first evaluation has reached the target; evaluate earlier rounds, e.g. with "
-                "eval_first=20",
+                f"time_to_target of {len(runs)} of {len(self.folders)} runs is an upper bound (column "
+                "reached_at_once): their first evaluation has reached the target; "
+                f"{measures.remedy_of_bound(first_round)}",
                 stacklevel=2,
             )
         return rows

@@ -219,7 +219,7 @@ def _notes(
     if sum(frame["reached_at_once"]):
         notes.append(
             "≤: reached by the first evaluation, maybe sooner; "
-            "evaluate more often to compare such times"
+            "evaluate each early round, or give a higher target, to compare such times"
         )
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
         notes.append(
