@@ -1,0 +1,107 @@
+"""Tables of the README and of the manual's page on messages, from the committed results.
+
+python experiments/messages/readme_tables.py
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.messages.break_even import POLICIES, TARGET, break_even, share, times
+from experiments.pages import load_results, markdown, pm, wrapped, write
+
+HERE = Path(__file__).parent
+COSTS = (0, 1, 10, 100)
+DIRECTIONS = {"up": "uploads alone", "both": "both directions"}
+
+
+def results() -> dict[str, Any]:
+    """Load the results of the study."""
+    return load_results("messages/results/break_even.json")
+
+
+def cell(name: str, cost: float, directions: str) -> str:
+    """Format the mean times of everybody and of doubling at a cost."""
+    found = results()
+    charged = cost * share(found, name, directions)
+    means = []
+    for policy in POLICIES:
+        reached = times(found[name][policy], charged)
+        is_reached = np.isfinite(reached)
+        text = "none" if not is_reached.any() else f"{reached[is_reached].mean():,.1f}"
+        if is_reached.any() and not is_reached.all():
+            text += f" ({is_reached.sum()} of {len(reached)})"
+        means.append(text)
+    return " / ".join(means)
+
+
+def table(directions: str) -> str:
+    """Times to the target for each code and cost, where C counts these bytes."""
+    found = results()
+    head = ["code", "bytes up", "bytes down", *(f"C = {cost}" for cost in COSTS)]
+    head += ["ties at C", "final %"]
+    rows = [head]
+    for name, of_code in found.items():
+        accuracies = [
+            f"{100 * np.mean([run['accuracy'] for run in of_code[policy]]):.1f}"
+            for policy in POLICIES
+        ]
+        tie = break_even(found, name, share(found, name, directions))
+        row = [name, f"{of_code['bytes up']:,}", f"{of_code['bytes down']:,}"]
+        row += [cell(name, cost, directions) for cost in COSTS]
+        rows.append([*row, f"{tie:.3g}", " / ".join(accuracies)])
+    return markdown(rows)
+
+
+def latencies() -> str:
+    """The C of a tie if a part of it is latency."""
+    found = results()
+    shares = (0.0, 0.01, 0.1, 0.5)
+    rows = [["code", *(f"{100 * each:g} % latency" for each in shares)]]
+    for name in found:
+        part = share(found, name, "up")
+        ties = [break_even(found, name, each + (1 - each) * part) for each in shares]
+        rows.append([name, *(f"{tie:.3g}" for tie in ties)])
+    return markdown(rows)
+
+
+def rounds() -> str:
+    """Rounds to the target of each code, as mean and standard deviation over the seeds."""
+    found = results()
+    rows = [["code", *POLICIES]]
+    for name, of_code in found.items():
+        counts = [[run["rounds"] for run in of_code[policy]] for policy in POLICIES]
+        rows.append([name, *(pm(of_policy, 1) for of_policy in counts)])
+    return markdown(rows)
+
+
+def sentence() -> str:
+    """What the study found, in numbers of its file."""
+    found = results()
+    ties = {name: break_even(found, name, share(found, name, "up")) for name in found}
+    best = max(ties, key=lambda name: ties[name] if np.isfinite(ties[name]) else 0.0)
+    seeds = len(found["none"]["everybody"])
+    return wrapped(
+        f"On digits, where an uncoded upload takes C and downloads take nothing, doubling and everybody need the same "
+        f"mean time to {100 * TARGET:g} % at C = {ties['none']:.3g} without a code, and at most at C = "
+        f"{ties[best]:.3g}, with the code *{best}* ({seeds} seeds)."
+    )
+
+
+PARTS = {
+    "uploads": partial(table, "up"),
+    "both": partial(table, "both"),
+    "rounds": rounds,
+    "latencies": latencies,
+}
+PAGES = {
+    HERE / "README.md": PARTS,
+    HERE.parents[1] / "docs/messages.md": {"tie": sentence, "uploads": PARTS["uploads"]},
+}
+
+if __name__ == "__main__":
+    write(PAGES)
