@@ -66,7 +66,7 @@ def find(path: Path) -> Layout | None:
         try:
             if layout.fits(path):
                 return layout
-        except OSError:
+        except (OSError, ValueError):  # a NUL in the path
             continue
     return None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from fedjax_srp.data import images, text
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.rows import reading
+from fedjax_srp.data.rows import dict_of_unique_keys, reading
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED, open_file
 
@@ -233,7 +232,7 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     where = f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name}"
     try:
         with open_file(path) as file:
-            content = json.loads(file.read(), object_pairs_hook=_dict_of_unique_keys)
+            content = json.loads(file.read(), object_pairs_hook=dict_of_unique_keys)
         return _columns(content, is_labelled)
     except _OtherLayoutError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -302,18 +301,6 @@ def _sequences(comments: list[Any], labels: list[Any]) -> list[tuple[str, ...]]:
                 )
             sequences.append((*tokens, following[-1]))
     return sequences
-
-
-def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict.
-
-    Keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError.
-    """
-    counts = Counter(key for key, _ in pairs)
-    for key, count in counts.items():
-        if count > 1 or "\0" in key:
-            raise ValueError(f"the key {key!r} occurs twice, or contains a NUL")
-    return dict(pairs)
 
 
 def _inputs(x: list[Any]) -> np.ndarray:

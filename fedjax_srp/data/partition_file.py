@@ -13,12 +13,18 @@ import numpy as np
 
 from fedjax_srp.data import pickles
 from fedjax_srp.data.records import expand_user
-from fedjax_srp.data.rows import LayoutError, reading, sort_key
+from fedjax_srp.data.rows import (
+    TEST_FRACTION,
+    LayoutError,
+    dict_of_unique_keys,
+    draw_test_rows,
+    reading,
+    sort_key,
+)
 from fedjax_srp.parts.checks import checked, short
 from fedjax_srp.parts.files import open_file, read_text
 
 _SUFFIXES = (".csv", ".json", ".pkl")
-_COLUMNS = ("client", "split", "row")
 _SPLITS = ("train", "test")
 _LAYOUT = "a layout of srp.data.read_partition: .csv with columns client,split,row, .json or .pkl"
 
@@ -52,6 +58,9 @@ def read_partition(path: str | Path) -> PartitionFile:
               or test, and rows count from 0 within their split.
             - .json, `{"train": {"ann": [0, 4], ...}, "test": {"ann": [2], ...}}`, or lists
               of lists in place of the inner dicts.
+            - .csv with columns `client,row`, or .json `{"ann": [0, 4], ...}` or a list of
+              lists: rows of training examples. `test` is empty then, and `load` holds out a
+              fifth of each client's rows for tests.
             - .pkl of FL-bench, `{"data_indices": [{"train": ..., "test": ...}, ...], ...}`;
               also as .json. Nothing in a pickle is run. Rows for validation are added to
               those for training.
@@ -81,7 +90,7 @@ def read_partition(path: str | Path) -> PartitionFile:
             raise LayoutError(f"ends in {file.suffix!r}, not in {', '.join(_SUFFIXES)}")
         clients = sorted({**parts["train"], **parts["test"]}, key=sort_key)
         numbers = {}
-        for kind in _SPLITS:
+        for kind in _SPLITS if parts["test"] else _SPLITS[:1]:
             numbers[kind] = {}
             for client in clients:
                 own = parts[kind].get(client, [])
@@ -95,12 +104,27 @@ def read_partition(path: str | Path) -> PartitionFile:
                 f"{where}: clients {short(empty)} have no {kind} rows; give them some, or "
                 "leave the clients out (of clients split by user, srp.data.holdout_clients)"
             )
-    return PartitionFile(numbers["train"], numbers["test"], is_of_all)
+    return PartitionFile(numbers["train"], numbers.get("test", {}), is_of_all)
+
+
+def with_tests(found: PartitionFile) -> PartitionFile:
+    """Hold out a fifth of each client's rows for tests; refuse clients of one row."""
+    parts: list[dict[str, np.ndarray]] = [{}, {}]
+    for client, rows in found.train.items():
+        is_test = draw_test_rows(np.zeros(len(rows)), TEST_FRACTION, seed=0)
+        if not is_test.any():
+            raise ValueError(
+                f"partition: client {client!r} has one row and the file no test rows; give "
+                "it two or more, or a column split"
+            )
+        parts[0][client] = rows[~is_test]
+        parts[1][client] = rows[is_test]
+    return found._replace(train=parts[0], test=parts[1])
 
 
 def _content(file: Path) -> Any:
     if file.suffix == ".json":
-        return json.loads(read_text(file))
+        return json.loads(read_text(file), object_pairs_hook=dict_of_unique_keys)
     with open_file(file) as stored:
         return pickles.load(stored)
 
@@ -108,27 +132,36 @@ def _content(file: Path) -> Any:
 def _of_csv(text: str) -> dict[str, dict[str, list[int]]]:
     lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
     columns = [column.strip().lower() for column in lines.fieldnames or ()]
-    if not set(_COLUMNS) <= set(columns):
+    if not {"client", "row"} <= set(columns):
         raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
     lines.fieldnames = columns
     parts: dict[str, dict[str, list[int]]] = {"train": {}, "test": {}}
     for number, line in enumerate(lines, start=2):
-        client, split, row = (str(line[column] or "").strip() for column in _COLUMNS)
+        client = str(line["client"] or "").strip()
+        split = str(line.get("split", "train") or "").strip()
+        row = str(line["row"] or "").strip()
         if split not in parts:
             raise ValueError(f"line {number} has the split {split!r}, not train or test")
         if not client or not (row.isascii() and row.isdecimal()):
             raise ValueError(f"line {number} has client {client!r} and row {row!r}")
         parts[split].setdefault(client, []).append(int(row))
+    if "split" in columns and not parts["test"]:
+        raise ValueError("no line has the split test")
     return parts
 
 
 def _of_json(content: Any) -> dict[str, dict[str, Any]]:
+    is_split = isinstance(content, Mapping) and not {*_SPLITS}.isdisjoint(content)
+    if not is_split:
+        content = {"train": content, "test": {}}
     parts = {}
     for kind in _SPLITS:
         clients = content[kind]
         if isinstance(clients, list):
             clients = dict(enumerate(clients))
         parts[kind] = {str(client): rows for client, rows in clients.items()}
+    if is_split and not parts["test"]:
+        raise ValueError("no client has test rows")
     return parts
 
 

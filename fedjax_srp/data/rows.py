@@ -12,6 +12,7 @@ import pickle
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,18 @@ def reading(
         raise ValueError(
             f"{where} is damaged or is not in {layout} ({reason}); copy or write it again"
         ) from error
+
+
+def dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict.
+
+    Keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError.
+    """
+    counts = Counter(key for key, _ in pairs)
+    for key, count in counts.items():
+        if count > 1 or "\0" in key:
+            raise ValueError(f"the key {key!r} occurs twice, or contains a NUL")
+    return dict(pairs)
 
 
 def sort_key(name: str) -> tuple[bool, int, str]:

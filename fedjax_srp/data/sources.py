@@ -15,7 +15,7 @@ from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
-from fedjax_srp.data.partition_file import is_partition_file, read_partition
+from fedjax_srp.data.partition_file import is_partition_file, read_partition, with_tests
 from fedjax_srp.data.raw import RawArrays, keep_classes
 from fedjax_srp.data.rows import check_columns, split_off_tests
 from fedjax_srp.parts.checks import (
@@ -289,6 +289,9 @@ def _from_file(
         x = np.concatenate([raw.x_train, raw.x_test])
         y = np.concatenate([raw.y_train, raw.y_test])
         raw = raw._replace(x_train=x, x_test=x, y_train=y, y_test=y)
+    if not found.test:
+        raw = raw._replace(x_test=raw.x_train, y_test=raw.y_train)
+        found = with_tests(found)
     rows = []
     for kind, of_clients, num_rows in (
         ("train", found.train, len(raw.y_train)),

@@ -177,6 +177,30 @@ def test_lists_in_json(tmp_path):
     assert (data.client_names, rows(data)) == (("0", "1"), [[0, 1], [2]])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "client,row\nann,7\nann,3\nbob,0\nbob,1\nbob,5\n",
+        '{"bob": [0, 1, 5], "ann": [7, 3]}',
+    ],
+)
+def test_partitions_without_test_rows(content, tmp_path):
+    """A row of each client is for its test, the same one each time; the data's own test rows are not used."""
+    file = tmp_path / ("parts.json" if content[0] == "{" else "parts.csv")
+    file.write_text(content)
+    assert not read_partition(file).test
+    data = load("digits", partition=str(file))
+    assert data.client_names == ("ann", "bob")
+    assert data.test_counts.tolist() == [1, 1]
+    raw = SOURCES["digits"](tmp_path)
+    for client, own in enumerate(([7, 3], [0, 1, 5])):
+        found = [*examples(data, client)[0], *examples(data, client, "test")[0]]
+        expected = [raw.x_train[row] / 16 for row in own]
+        assert sorted(x.tobytes() for x in found) == sorted(
+            x.astype(np.float32).tobytes() for x in expected
+        )
+
+
 @pytest.mark.parametrize("protocol", [2, 4, pickle.HIGHEST_PROTOCOL])
 def test_partitions_of_fl_bench(protocol, tmp_path):
     """Rows count through training and test examples; those for validation are trained on."""
@@ -204,8 +228,8 @@ def test_partitions_of_fl_bench(protocol, tmp_path):
 
 WRONG_FILES = {
     "a.csv": (
-        "client,row\nann,0\n",
-        r"its columns are client, row\); copy or write it again",
+        "user,row\nann,0\n",
+        r"its columns are user, row\); copy or write it again",
     ),
     "b.csv": ("client,split,row\nann,train,x\n", "line 2 has client 'ann' and row 'x'"),
     "c.csv": (
@@ -213,10 +237,15 @@ WRONG_FILES = {
         "line 2 has the split 'val', not train or test",
     ),
     "d.csv": ("client,split,row\nann,train\n", "line 2 has client 'ann' and row ''"),
-    "e.csv": ("client,split,row\n", "has no clients; give one or more"),
+    "e.csv": ("client,row\n", "has no clients; give one or more"),
+    "h.csv": (
+        "client,row\nann,3\n",
+        "client 'ann' has one row and the file no test rows",
+    ),
+    "k.json": ('{"a": [0], "a": [1]}', "the key 'a' occurs twice"),
     "f.csv": (
         "client,split,row\nann,train,0\n",
-        r"clients \['ann'\] have no test rows; give",
+        "no line has the split test",
     ),
     "g.csv": ("", "its columns are none"),
     "a.json": (
