@@ -280,7 +280,8 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
 
 def tidy(folder: Path) -> None:
     """Finish what a killed process began in the folder of a finished run, unless another one writes there."""
-    if jax.process_index() == 0 and any(folder.glob(".*")):
+    has_hidden = any(folder.glob(".*")) or any((folder / CHECKPOINT).glob(".*"))
+    if jax.process_index() == 0 and has_hidden:
         with contextlib.suppress(OSError, ValueError), held(folder, "out", alone=True):
             run_folder.settle(folder)
             atomic.clear(folder)
