@@ -381,3 +381,15 @@ def test_a_record_of_checkpoints_with_another_structure_is_a_damaged_one(
     assert main(*TINY, *WITH, "--out", folder) == 0
     asked = json_files.read_json(folder / "checkpoint" / "arguments.json")
     assert asked["key"] == [0, 3]
+
+
+def test_what_a_failed_removal_left_among_the_checkpoints_goes_with_the_next_command(
+    finished, tmp_path
+):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    hidden = folder / "checkpoint" / ".1.0123abcd.gone"
+    hidden.mkdir()
+    (hidden / "contents.json").write_text("")
+    assert main(*TINY, *WITH, "--out", folder) == 0
+    assert contents(folder) == contents(finished)
+    assert not hidden.exists()

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -193,3 +195,35 @@ def test_a_lock_is_released_although_its_file_cannot_be_changed(
     ):
         pass
     assert error.value.by_this_process
+
+
+def left(name):
+    """Leave a coroutine of a name that nobody awaits."""
+
+    async def coroutine():
+        return name
+
+    coroutine.__qualname__ = name
+    _ = coroutine()
+
+
+def test_only_the_coroutines_of_a_failed_save_are_hidden(monkeypatch):
+    unraisable = []
+
+    def hook(found):
+        unraisable.append(str(found.exc_value))
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+    names = ("async_serialize_from_host.<locals>.write_fragment", "mine")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sealed_folders._hide_late_writers.__wrapped__()
+        for name in names:
+            left(name)
+        assert [str(each.message) for each in caught] == [
+            "coroutine 'mine' was never awaited"
+        ]
+        warnings.simplefilter("error")  # now they end in the hook
+        for name in names:
+            left(name)
+    assert unraisable == ["coroutine 'mine' was never awaited"]

@@ -23,6 +23,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -40,6 +41,7 @@ from fedjax_srp.results.json_files import as_json, has_checksum, read_json
 
 SEAL = "contents.json"  # its entries are `files`, `shapes` and `facts`
 _ARRAYS = "arrays"
+_WRITER = "async_serialize_from_host"  # begins the names of coroutines of orbax
 # of a path that orbax takes for a pattern, and then drops the arrays
 _PATTERN = re.compile(r"[*?[\\]" if os.sep == "/" else r"\[")
 
@@ -83,12 +85,15 @@ def write(
 
 @functools.cache
 def _hide_late_writers() -> None:
-    """Print no tracebacks of tensorstore's threads, which end after the event loop of a failed save."""
+    """Print nothing of the threads and coroutines of a failed save, which end after its event loop."""
+    warnings.filterwarnings("ignore", f"coroutine '{_WRITER}", RuntimeWarning)
     others = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         is_late = str(unraisable.exc_value) == "Event loop is closed"
-        if not is_late or unraisable.object is not None:
+        if is_late and unraisable.object is None:
+            return
+        if not getattr(unraisable.object, "__qualname__", "").startswith(_WRITER):
             others(unraisable)
 
     sys.unraisablehook = hook

@@ -102,8 +102,9 @@ class Said:
     def problem(self) -> str:
         """What is wrong with it; "" if nothing."""
         for text in (self.error or "", self.printed):
-            if "Traceback" in text or "never retrieved" in text:
-                return f"a traceback: {text[-2000:]}"
+            for sign in ("Traceback", "never retrieved", "never awaited", "destroyed"):
+                if sign in text:
+                    return f"a traceback: {text[-2000:]}"
         lines = (self.error or "one").strip().splitlines()
         lines = [line for line in lines if not line.startswith("failed: ")]  # of a grid
         if len(lines) != 1:
@@ -610,6 +611,7 @@ def main(words: list[str]) -> int:
 if __name__ == "__main__":
     with warnings.catch_warnings(), contextlib.ExitStack() as patches:
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", "coroutine", RuntimeWarning)
         for replaced, function in INSTEAD.items():
             patches.enter_context(mock.patch(replaced, function))
         sys.exit(main(sys.argv[1:]))

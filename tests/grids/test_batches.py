@@ -215,6 +215,9 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(
     assert tables(found) == tables(whole)
     assert finished.stat().st_mtime_ns == before
     assert members_of(tmp_path) == [4]
+    (begun / ".1.0123abcd.gone").mkdir()  # its removal failed
+    grid(tmp_path)
+    assert not [*begun.glob("*.gone")]
 
 
 def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):

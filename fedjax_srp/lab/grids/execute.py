@@ -82,11 +82,14 @@ def execute(
         devices = devices_per_worker(workers) if workers else len(jax.devices())
         planned = plan(points, folder, batch, num_workers, num_workers, devices)
     unfinished = []
+    finished = []  # folders
     outdated = []
     for unit in planned:
         if not unit.is_finished():
             unfinished.append(unit)
-        elif not unit.has_current_summary():
+            continue
+        finished.append(unit.shared)
+        if not unit.has_current_summary():
             outdated.append(unit)
     members = [member for unit in planned for member in unit.members]
     if progress:
@@ -95,9 +98,9 @@ def execute(
     failures: list[Failure] = []
     seconds = None
     if not dry_run:
-        for member in members:
-            if member.is_finished():
-                tidy(member.folder)
+        finished += [member.folder for member in members if member.is_finished()]
+        for each in finished:
+            tidy(each)
     is_silent = not progress or dry_run or not unfinished
     if outdated and not dry_run:
         run_units(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)

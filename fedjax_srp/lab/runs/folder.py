@@ -280,11 +280,14 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
 
 def tidy(folder: Path) -> None:
     """Finish what a killed process began in the folder of a finished run, unless another one writes there."""
-    if jax.process_index() == 0 and any(folder.glob(".*")):
+    checkpoints = folder / CHECKPOINT
+    places = (folder, checkpoints, *checkpoints.glob("seeds_*"))
+    has_hidden = any(any(place.glob(".*")) for place in places)
+    if jax.process_index() == 0 and has_hidden:
         with contextlib.suppress(OSError, ValueError), held(folder, "out", alone=True):
             run_folder.settle(folder)
-            atomic.clear(folder)
-            atomic.clear(folder / CHECKPOINT)
+            for place in places:
+                atomic.clear(place)
 
 
 def _size(folder: Path) -> str:
