@@ -122,15 +122,28 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
 
 
 def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
-    """Measure a function with the options of `grid_parser`, below the folder of the runs."""
+    """Measure a function with the options of `grid_parser`, below the folder of the runs; None after --dry-run.
+
+    Args:
+        args: parsed.
+        function: of the axes, variants and options.
+        **given: arguments of `srp.measure`.
+
+    Raises:
+        ValueError: the measurement has errors, or cases have failed.
+    """
     found = srp.measure(
         function,
         out=args.out / function.__name__,
         workers=args.workers,
         retries=args.retries,
         launcher=args.launcher,
+        dry_run=args.dry_run,
         **given,
     )
+    if args.dry_run:
+        print(f"about {found.seconds} seconds, by the cases that are finished")
+        return None
     if found.failures:
         raise ValueError(
             f"{len(found.failures)} cases failed; the same command tries them again"

@@ -11,7 +11,7 @@ geometric mean down to the last of the three distances that every trial reaches.
 
 from __future__ import annotations
 
-import functools
+import itertools
 
 import jax
 import numpy as np
@@ -77,12 +77,27 @@ def spread(values: np.ndarray | list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl_contraction", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
+    args = parser.parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(
-        measure, counts=counts, rounds=rounds, trials=trials, seed=args.seed
-    )
-    found = scripts.measure_each(args, "contraction", cases, of_all, seed=args.seed)
+    with scripts.reported_by(parser):
+        found = scripts.measure(
+            args,
+            measure,
+            axes={},
+            variants={
+                f"noise={noise:g}, n={clients}": {"noise": noise, "clients": clients}
+                for noise, clients in cases
+            },
+            options={
+                "counts": counts,
+                "rounds": rounds,
+                "trials": trials,
+                "seed": args.seed,
+            },
+        )
+    if found is None:
+        return
     facts = {
         "d": DIM,
         "k": RANK,
@@ -91,7 +106,9 @@ def main() -> None:
         "rounds": rounds,
     }
     curves.save(
-        args, "contraction", facts | {"results": [row for rows in found for row in rows]}
+        args,
+        "contraction",
+        facts | {"results": list(itertools.chain(*found.results.values()))},
     )
 
 

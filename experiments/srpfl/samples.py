@@ -15,8 +15,6 @@ by m, and the number of trials in which every round keeps inequality (9).
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import numpy as np
 
@@ -97,15 +95,31 @@ def first_cohort(keys: list[jax.Array], dim: int, num_clients: int) -> int:
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl_samples", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
+    args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
-    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
+    with scripts.reported_by(parser):
+        found = scripts.measure(
+            args,
+            measure,
+            axes={},
+            variants={
+                f"d={dim}, N={num_clients}, first={first_stage}": {
+                    "dim": dim,
+                    "num_clients": num_clients,
+                    "first_stage": first_stage,
+                }
+                for dim, num_clients, first_stage in sizes
+            },
+            options={"rounds": rounds, "trials": trials, "seed": args.seed},
+        )
+    if found is None:
+        return
     facts = {
         "trials": trials,
         "rounds": rounds,
         "start": batches.START,
-        "results": results,
+        "results": list(found.results.values()),
     }
     curves.save(args, "samples", facts)
 
