@@ -425,6 +425,16 @@ def test_all_errors_are_reported_at_once():
         assert part in text, (part, text)
 
 
+def test_arguments_of_simulate_are_refused_with_the_way_to_do_it():
+    for given in ({"random": "init", "trained": {}}, ["init"]):
+        with refused("^grid: axes: start is not an option of a grid: call srp.simulate"):
+            points_of({"start": given}, method="fedavg")
+    with refused("^grid: keep_clients is not an option of a grid: give models"):
+        points_of(method="fedavg", keep_clients=True)
+    with refused("^grid: axes: 'mu_' is not an option of fedjax-srp run"):
+        points_of({"mu_": {"a": 1.0}}, method="fedprox")
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "wanted"),
     [

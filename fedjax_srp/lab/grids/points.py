@@ -44,11 +44,16 @@ _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "clock": (Clock,),
     "data": (),
 }
-_SET_BY_GRID = {  # options of `run` that are refused here
+_REFUSED = {  # options of `run`, and arguments of `simulate`, that are refused here
     "out": "the grid names the folders of its runs",
     "overwrite": "delete the folder of a run to have it run again",
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
+    "start": "call srp.simulate for each start, and save the histories",
+    "callback": "call srp.simulate for runs with callbacks, and save the histories",
+    "key": "give seed",
+    "keep_clients": "give models",
+    "checkpoint_dir": "a grid keeps its checkpoints by itself",
 }
 _NOT_SIMULATED = (  # may differ between equal runs
     *(*LIMITS, "communication", "data_dir"),
@@ -287,7 +292,9 @@ class _Coercer:
     def _axis(self, name: str, given: Any) -> list[Any]:
         named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
         listed = given if isinstance(given, list) else list(named)
-        if not listed:
+        if not listed and name not in self._options.keys() - _REFUSED | _OBJECTS.keys():
+            self._value(name, given, "axes: ")
+        elif not listed:
             self._note(
                 f"axes: {name}={short(given)} must be a list with at least one value"
             )
@@ -322,8 +329,8 @@ class _Coercer:
         }
 
     def _value(self, name: str, given: Any, where: str) -> Any:
-        if name in _SET_BY_GRID:
-            self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
+        if name in _REFUSED:
+            self._note(f"{where}{name} is not an option of a grid: {_REFUSED[name]}")
         elif name == "load" and where:
             self._note(f"{where}load belongs under options")
         elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
