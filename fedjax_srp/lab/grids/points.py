@@ -308,12 +308,14 @@ class _Coercer:
                 for key, each in zip(given, objects, strict=bool(values))
             ]
         unnamed = [each for each in values if isinstance(each, NamedObject)]
+        words = [each for each in values if isinstance(each, str)]
         for i, each in enumerate(values):
             if isinstance(each, NamedObject):
                 same_name = [other.value for other in unnamed if other.name == each.name]
-                values[i] = each._replace(
-                    name=each.name + distinguishing_suffix(each.value, same_name)
-                )
+                object_name = each.name + distinguishing_suffix(each.value, same_name)
+                if object_name in words:
+                    object_name = short(each.value)
+                values[i] = each._replace(name=object_name)
         if unnamed and len({*map(_text, values)}) < len(values):
             self._note(
                 f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}"
