@@ -14,7 +14,7 @@ from fedjax_srp.clocks.by_name import CLOCKS, read_clock
 from fedjax_srp.lab.grids import points
 from fedjax_srp.lab.runs.run import from_options
 from fedjax_srp.models import FACTORIES
-from fedjax_srp.participation.by_name import POLICIES, read_policy
+from fedjax_srp.participation.by_name import CLASSES, POLICIES, read_policy
 from fedjax_srp.parts.description import describe, rebuild
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.parts.texts import read_part
@@ -67,6 +67,45 @@ def test_clocks_are_read(text, clock):
 )
 def test_policies_are_read(text, policy):
     assert read_policy(text, 4) == policy
+
+
+@pytest.mark.parametrize(
+    ("make", "texts", "objects"),
+    [
+        (srp.participation.Deadline, (1.0, None, "oort"), srp.participation.Oort()),
+        (
+            srp.participation.Deadline,
+            (1.0, None, "Uniform(2)"),
+            srp.participation.Uniform(2),
+        ),
+        (srp.clocks.Failing, ("fixed", 0.1), FIXED),
+        (srp.clocks.Redrawn, ("fixed:exponential(1)", 3), FIXED),
+        (srp.clocks.Fixed, ("exponential(1.0)",), EXPONENTIAL),
+        (srp.clocks.Available, (FIXED, "markov(9, off=5)"), srp.clocks.Markov(9.0, 5.0)),
+    ],
+)
+def test_a_part_within_another_may_be_a_text(make, texts, objects):
+    is_text = [isinstance(value, str) for value in texts]
+    given = [
+        objects if each else value for value, each in zip(texts, is_text, strict=True)
+    ]
+    assert sum(is_text) == 1
+    assert make(*texts) == make(*given)
+
+
+def test_every_policy_of_the_package_has_a_text():
+    assert {cls.__name__ for cls in CLASSES} == {*srp.participation.__all__}
+
+
+def test_a_text_within_a_part_is_refused_under_the_name_of_the_field():
+    with refused("^policy='oorrt' is not understood: .*did you mean oort"):
+        srp.participation.Deadline(limit=1.0, policy="oorrt")
+    with refused("^clock='random' .* N, .*all as one text"):
+        srp.clocks.Failing("random", 0.1)
+    with refused("^distribution=.* must be a Distribution"):
+        srp.clocks.Fixed("markov(1.0, 1.0)")
+    with refused("rate=-1.* must be positive"):
+        srp.clocks.Fixed("exponential(-1.0)")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_srp.base import Clock
-from fedjax_srp.clocks.availability import DayNight, Intervals, Markov
+from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov
 from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.devices import Devices
 from fedjax_srp.clocks.distributions import (
     Constant,
+    Distribution,
     Empirical,
     Exponential,
     LogNormal,
@@ -23,10 +24,10 @@ from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.redrawn import Redrawn
 from fedjax_srp.clocks.trace import Trace
 from fedjax_srp.clocks.traces import read_times
-from fedjax_srp.parts.checks import ArgumentError, as_annotated
+from fedjax_srp.parts.checks import ArgumentError, as_annotated, reads_texts
 from fedjax_srp.parts.options import checked_maker
 from fedjax_srp.parts.registry import Registry
-from fedjax_srp.parts.texts import Reader
+from fedjax_srp.parts.texts import Reader, read_part
 
 _RANDOM = "Dynamic(Exponential(Uniform(1 / N, 1)))"
 WORDS = {  # SRPFL, section 5
@@ -137,3 +138,14 @@ def _read_trace(file: str, client_names: Sequence[str] | None) -> Trace:
             raise
         value = Path(f"trace:{file}")  # shown in full
         raise ArgumentError("clock", value, error.problem, error.remedy) from None
+
+
+def _read_nested(text: str) -> Any:
+    """Return the part of a text within a clock, such as a distribution."""
+    makers = _CONSTRUCTORS | CLOCKS
+    return read_part("clock", text, makers, _REMEDY + CLOCKS.remedy, WORDS)
+
+
+reads_texts(Clock, read_clock)
+reads_texts(Distribution, _read_nested)
+reads_texts(Availability, _read_nested)

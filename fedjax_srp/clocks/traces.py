@@ -253,7 +253,8 @@ def _are_names(file: str, numbers: list[str], client_names: Sequence[str] | None
         return True
     shared = names.intersection(numbers)
     is_name_missing = len(set(numbers)) == len(numbers) and 2 * len(shared) > len(names)
-    is_numbering = len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]
+    numberings = ([str(i + start) for i in range(len(numbers))] for start in (0, 1))
+    is_numbering = len(numbers) > 3 and numbers in numberings
     if is_name_missing or is_numbering:
         what = "the numbers of the columns"
         if is_name_missing:

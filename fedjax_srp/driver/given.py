@@ -19,7 +19,13 @@ from fedjax_srp.base import (
     ServerState,
     member_of,
 )
-from fedjax_srp.parts.checks import check_choice, check_integer, check_known, is_key
+from fedjax_srp.parts.checks import (
+    ArgumentError,
+    check_choice,
+    check_integer,
+    check_known,
+    is_key,
+)
 from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays
@@ -42,6 +48,13 @@ def check_kept(server_state: ServerState, argument: str = "server_state") -> Non
     """Raise a ValueError for a history, and if the history had no server state."""
     if isinstance(server_state, History):
         raise ValueError(f"{argument} is a History; give history.server_state")
+    if server_state is None and argument == "start":
+        raise ArgumentError(
+            "start",
+            None,
+            "is no state of a server",
+            'give "init" for what the algorithm makes, or save the history that it is from with models=True',
+        )
     if server_state is None:
         raise ValueError(
             f"{argument}=None: this history was loaded from a folder without models; save with models=True, or keep "
@@ -74,6 +87,8 @@ def is_new(client_states: ClientState | Literal["new"]) -> bool:
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The given arrays in the expected containers; loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
+    if argument == "start":
+        remedy += ", or parameters as model.init(key) returns them, SplitParams(representation, head)"
     found, wanted = sealed_folders.named(given), sealed_folders.named(expected)
     for names, says in (
         (wanted.keys() - found.keys(), "lacks"),
@@ -86,6 +101,8 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
         shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
         dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
         if shape != like.shape or dtype != like.dtype:
+            if shape == like.shape:
+                remedy = f"convert it by .astype({str(like.dtype)!r})"
             raise ValueError(
                 f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
             )

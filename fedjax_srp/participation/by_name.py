@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_srp import participation
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.parts.checks import as_annotated, check_integer
+from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
+from fedjax_srp.participation.buffered import Buffered
+from fedjax_srp.participation.deadline import Deadline
+from fedjax_srp.participation.doubling import Doubling
+from fedjax_srp.participation.fastest import Fastest
+from fedjax_srp.participation.full import Full
+from fedjax_srp.participation.oort import Oort
+from fedjax_srp.participation.partial_work import PartialWork
+from fedjax_srp.participation.power_of_choice import PowerOfChoice
+from fedjax_srp.participation.statistical_accuracy import StatisticalAccuracy
+from fedjax_srp.participation.tiered import Tiered
+from fedjax_srp.participation.uniform import Uniform
+from fedjax_srp.parts.checks import as_annotated, check_integer, reads_texts
 from fedjax_srp.parts.options import checked_maker
 from fedjax_srp.parts.registry import Registry
 from fedjax_srp.parts.texts import read_part
@@ -20,13 +31,25 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
         pool: N, participants drawn uniformly without replacement; None for all clients.
     """
     if pool is None:
-        return participation.Full()
-    return participation.Uniform(check_integer("pool", pool, 1))
+        return Full()
+    return Uniform(check_integer("pool", pool, 1))
 
 
-_CONSTRUCTORS: dict[str, Any] = {
-    name: getattr(participation, name) for name in participation.__all__
-}
+CLASSES = (
+    AsynchronousTiers,
+    Buffered,
+    Deadline,
+    Doubling,
+    Fastest,
+    Full,
+    Oort,
+    PartialWork,
+    PowerOfChoice,
+    StatisticalAccuracy,
+    Tiered,
+    Uniform,
+)
+_CONSTRUCTORS: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 POLICIES: Registry[Callable[..., ParticipationPolicy]] = Registry(
     "participation",
     {cls.name: cls for cls in _CONSTRUCTORS.values()} | {"full": everybody},
@@ -84,3 +107,6 @@ def read_policy(text: str, num_clients: int | None = None) -> ParticipationPolic
         num_clients=num_clients,
     )
     return as_annotated("participation", policy, ParticipationPolicy)
+
+
+reads_texts(ParticipationPolicy, read_policy)

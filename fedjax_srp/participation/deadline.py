@@ -33,8 +33,8 @@ class Deadline(ParticipationPolicy):
     Args:
         limit: the deadline, in time units; None: no deadline.
         quorum: number of reports that ends the round; None: all.
-        policy: selects the clients; its stages, reports and metrics are the same as without a
-            deadline.
+        policy: selects the clients, as an object or a text such as "oort"; its stages,
+            reports and metrics are the same as without a deadline.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

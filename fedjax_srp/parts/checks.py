@@ -36,6 +36,10 @@ ABBREVIATIONS = {
 }  # what users write -> an argument that nothing else suggests
 
 
+# class of parts -> reader of its texts
+_READERS: dict[type, Callable[[str], Any]] = {}
+
+
 class ArgumentError(ValueError):
     """Argument that is refused. Its text is one line: argument, value, problem and remedy.
 
@@ -448,6 +452,8 @@ def _as(
         return _as_float(argument, value, bounds, remedy, metadata)
     if origin in _SEQUENCES and is_field:
         return _as_tuple(argument, value, typing.get_args(kind), bounds)
+    if is_field and isinstance(value, str) and origin in _READERS:
+        value = _from_text(argument, value, origin)
     words, fits = _type_check(kind, origin, is_field)
     if not fits(value):
         if isinstance(value, type) and is_part(kind):
@@ -458,6 +464,20 @@ def _as(
     if kind is float or (is_array_type(kind) and not isinstance(value, Tracer)):
         _check_bounds(argument, value, bounds, remedy)
     return value
+
+
+def reads_texts(kind: type, reader: Callable[[str], Any]) -> None:
+    """Let fields of parts that are annotated with a class of parts take texts too."""
+    _READERS[kind] = reader
+
+
+def _from_text(argument: str, text: str, kind: type) -> Any:
+    try:
+        return _READERS[kind](text)
+    except ArgumentError as error:
+        if error.value != text:  # of a constructor in the text
+            raise
+        raise error.renamed(argument) from None
 
 
 def _as_python(value: Any) -> Any:

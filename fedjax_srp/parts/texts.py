@@ -67,7 +67,9 @@ class Reader:
                 return self._operate(_OPERATORS[type(op)], first, second)
             case ast.Name(id="N"):
                 if self.num_clients is None:
-                    raise self.refuse("N, the number of clients, is not known here")
+                    raise self.refuse(
+                        "N, the number of clients, is not known here; write all as one text"
+                    )
                 return self.num_clients
             case ast.Name(id=name) if name in self.words:
                 return self.value(self.parse(self.words[name]), depth + 1)

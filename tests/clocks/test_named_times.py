@@ -91,6 +91,7 @@ def test_names_may_be_numbers(header, tmp_path):
     ("header", "names", "reason"),
     [
         ("1,2,3,4", NUMBERED, "may be names of 3 of the 4 clients, or times"),
+        ("1,2,3,4", None, "may be the numbers of the columns, or times"),
         ("0,1,2,3", None, "may be the numbers of the columns, or times"),
         ("0,1,2,3", NAMES, "may be the numbers of the columns, or times"),
     ],

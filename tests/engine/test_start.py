@@ -129,13 +129,14 @@ WRONG = {
     "dtype": (
         FEDREP,
         jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PRETRAINED),
-        r"start: \w+/\w+/\w+ is bfloat16\[.*expected float32\[",
+        r"start: \w+/\w+/\w+ is bfloat16\[.*expected float32\[.*: convert it by .astype\('float32'\)",
     ),
     "lacks": (
         FEDREP,
         PRETRAINED._replace(head={}),
-        r"start lacks head/out/\w+, 2 in all: give",
+        r"start lacks head/out/\w+, 2 in all: give .*as model.init\(key\) returns them",
     ),
+    "None": (FEDREP, None, 'start=None .* give "init" for what the algorithm makes'),
 }
 
 

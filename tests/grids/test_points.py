@@ -426,6 +426,43 @@ def test_all_errors_are_reported_at_once():
 
 
 @pytest.mark.parametrize(
+    ("option", "word", "same", "other"),
+    [
+        (
+            "clock",
+            "fixed",
+            srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
+            srp.clocks.Fixed(srp.clocks.Uniform(1.0, 2.0)),
+        ),
+        (
+            "participation",
+            "oort",
+            srp.participation.Oort(10),
+            srp.participation.Oort(5),
+        ),
+    ],
+)
+def test_a_part_as_a_word_and_as_an_object_is_one_run(option, word, same, other):
+    found = points_of({option: [word, same, other]}, method="fedavg")
+    assert len(found) == 2
+    assert len({*names(found)}) == 2
+    (of_word,) = points_of(method="fedavg", **{option: word})
+    (of_object,) = points_of(method="fedavg", **{option: same})
+    assert of_word.digest == of_object.digest == found[0].digest
+    assert found[1].digest != found[0].digest
+
+
+def test_arguments_of_simulate_are_refused_with_the_way_to_do_it():
+    for given in ({"random": "init", "trained": {}}, ["init"]):
+        with refused("^grid: axes: start is not an option of a grid: call srp.simulate"):
+            points_of({"start": given}, method="fedavg")
+    with refused("^grid: keep_clients is not an option of a grid: give models"):
+        points_of(method="fedavg", keep_clients=True)
+    with refused("^grid: axes: 'mu_' is not an option of fedjax-srp run"):
+        points_of({"mu_": {"a": 1.0}}, method="fedprox")
+
+
+@pytest.mark.parametrize(
     ("kind", "value", "wanted"),
     [
         (float, 1, 1.0),

@@ -55,11 +55,16 @@ _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "down": (Codec,),
     "data": (),
 }
-_SET_BY_GRID = {  # options of `run` that are refused here
+_REFUSED = {  # options of `run`, and arguments of `simulate`, that are refused here
     "out": "the grid names the folders of its runs",
     "overwrite": "delete the folder of a run to have it run again",
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
+    "start": "call srp.simulate for each start, and save the histories",
+    "callback": "call srp.simulate for runs with callbacks, and save the histories",
+    "key": "give seed",
+    "keep_clients": "give models",
+    "checkpoint_dir": "a grid keeps its checkpoints by itself",
 }
 _NOT_SIMULATED = (  # may differ between equal runs
     *(*LIMITS, "communication", "data_dir"),
@@ -409,7 +414,9 @@ class _Coercer:
     def _axis(self, name: str, given: Any) -> list[Any]:
         named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
         listed = given if isinstance(given, list) else list(named)
-        if not listed:
+        if not listed and name not in self._options.keys() - _REFUSED | _OBJECTS.keys():
+            self._value(name, given, "axes: ")
+        elif not listed:
             self._note(
                 f"axes: {name}={short(given)} must be a list with at least one value"
             )
@@ -423,12 +430,14 @@ class _Coercer:
                 for key, each in zip(given, objects, strict=bool(values))
             ]
         unnamed = [each for each in values if isinstance(each, NamedObject)]
+        words = [each for each in values if isinstance(each, str)]
         for i, each in enumerate(values):
             if isinstance(each, NamedObject):
                 same_name = [other.value for other in unnamed if other.name == each.name]
-                values[i] = each._replace(
-                    name=each.name + distinguishing_suffix(each.value, same_name)
-                )
+                object_name = each.name + distinguishing_suffix(each.value, same_name)
+                if object_name in words:
+                    object_name = short(each.value)
+                values[i] = each._replace(name=object_name)
         if unnamed and len({*map(_text, values)}) < len(values):
             self._note(
                 f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}"
@@ -444,8 +453,8 @@ class _Coercer:
         }
 
     def _value(self, name: str, given: Any, where: str) -> Any:
-        if name in _SET_BY_GRID:
-            self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
+        if name in _REFUSED:
+            self._note(f"{where}{name} is not an option of a grid: {_REFUSED[name]}")
         elif name == "load" and where:
             self._note(f"{where}load belongs under options")
         elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
