@@ -9,6 +9,7 @@ reads lists of sequences of tokens (Reddit). Reading JSON is slow, so the arrays
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -353,7 +354,10 @@ def _labels(y: Iterable[Any]) -> np.ndarray:
     """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
     labels = []
     for label in y:
-        if int(label) != float(label):
+        number = None
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = int(label)
+        if number is None or number != float(label):
             raise ValueError(f"the label {label!r} is not an integer")
-        labels.append(int(label))
+        labels.append(number)
     return np.array(labels, np.int64)

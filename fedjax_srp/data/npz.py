@@ -95,13 +95,15 @@ def read(path: Path) -> RawArrays:
         found["class_names"] = tuple(map(str, found["class_names"].tolist()))
         return RawArrays(**found)
     with reading(path, path, "the layout of arrays x_train, y_train, x_test, y_test"):
+        num_classes = None
+        known = found.get("num_classes", np.empty(0))
+        if known.shape == () and known.dtype.kind in "iu":  # others are refused later
+            num_classes = int(known)
         y_train, y_test, class_names = numbered(
-            found["y_train"], found["y_test"], keeps_numbers=True
+            found["y_train"], found["y_test"], num_classes, keeps_numbers=True
         )
-    if class_names is not None and "num_classes" not in found:
+    if class_names is not None:
         found["num_classes"] = len(class_names)
-    elif class_names is not None and len(class_names) != int(found["num_classes"]):
-        class_names = None
     found |= {"y_train": y_train, "y_test": y_test, "class_names": class_names}
     return RawArrays(**found)
 

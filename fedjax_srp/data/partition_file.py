@@ -57,7 +57,8 @@ def read_partition(path: str | Path) -> PartitionFile:
             - .csv with columns `client,split,row`, a line for each example; split is train
               or test, and rows count from 0 within their split.
             - .json, `{"train": {"ann": [0, 4], ...}, "test": {"ann": [2], ...}}`, or lists
-              of lists in place of the inner dicts.
+              of lists in place of the inner dicts; or `{"ann": {"train": [0, 4], "test":
+              [2]}, ...}`.
             - .csv with columns `client,row`, or .json `{"ann": [0, 4], ...}` or a list of
               lists: rows of training examples. `test` is empty then, and `load` holds out a
               fifth of each client's rows for tests.
@@ -85,7 +86,10 @@ def read_partition(path: str | Path) -> PartitionFile:
         elif file.suffix in _SUFFIXES:
             content = _content(file)
             is_of_all = isinstance(content, Mapping) and "data_indices" in content
-            parts = _of_fl_bench(content) if is_of_all else _of_json(content)
+            if is_of_all:
+                parts = _by_client(_named(content["data_indices"]))
+            else:
+                parts = _of_json(content)
         else:
             raise LayoutError(f"ends in {file.suffix!r}, not in {', '.join(_SUFFIXES)}")
         clients = sorted({**parts["train"], **parts["test"]}, key=sort_key)
@@ -151,23 +155,30 @@ def _of_csv(text: str) -> dict[str, dict[str, list[int]]]:
 
 
 def _of_json(content: Any) -> dict[str, dict[str, Any]]:
-    is_split = isinstance(content, Mapping) and not {*_SPLITS}.isdisjoint(content)
-    if not is_split:
-        content = {"train": content, "test": {}}
-    parts = {}
-    for kind in _SPLITS:
-        clients = content[kind]
-        if isinstance(clients, list):
-            clients = dict(enumerate(clients))
-        parts[kind] = {str(client): rows for client, rows in clients.items()}
-    if is_split and not parts["test"]:
+    found = _named(content)
+    if {*_SPLITS}.isdisjoint(found):
+        if any(isinstance(own, Mapping) for own in found.values()):
+            return _by_client(found)
+        return {"train": found, "test": {}}
+    parts = {kind: _named(found[kind]) for kind in _SPLITS}
+    if not parts["test"]:
         raise ValueError("no client has test rows")
     return parts
 
 
-def _of_fl_bench(content: Any) -> dict[str, dict[str, Any]]:
+def _named(clients: Any) -> dict[str, Any]:
+    """Return a dict by name of a dict, or of a list, whose names are 0, 1, ..."""
+    if isinstance(clients, list):
+        clients = dict(enumerate(clients))
+    if not isinstance(clients, Mapping):
+        raise ValueError(f"it has {short(clients)} in place of clients")
+    return {str(client): rows for client, rows in clients.items()}
+
+
+def _by_client(clients: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of clients that are dicts of train, test and perhaps val, as in FL-bench."""
     parts: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
-    for client, own in enumerate(content["data_indices"]):
+    for client, own in clients.items():
         train = [*own["train"], *own.get("val", ())]
         parts["train"][str(client)] = train
         parts["test"][str(client)] = own["test"]

@@ -8,6 +8,7 @@ to `raw_arrays`. There labels become class numbers, and whose they were is kept 
 from __future__ import annotations
 
 import contextlib
+import csv
 import pickle
 import warnings
 import zipfile
@@ -32,7 +33,14 @@ from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED
 
 TEST_FRACTION = 0.2  # of a user's rows, where the files have no test rows
-_DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError)
+_DAMAGE = (
+    OSError,
+    EOFError,
+    csv.Error,
+    zlib.error,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+)
 _SEVERAL = (
     "give one label a row; of several labels, train on one column, y[:, k], or write a "
     "data class of your own"
@@ -183,11 +191,9 @@ def raw_arrays(
     if len(kinds) > 1:  # 0 and 1 in training, 1 and ann in tests
         users_train = np.asarray(users_train).astype(str)
         users_test = np.asarray(users_test).astype(str)
-    y_train, y_test, class_names = numbered(train.y, test.y, num_classes is not None)
-    if num_classes is None and class_names is not None:
+    y_train, y_test, class_names = numbered(train.y, test.y, num_classes)
+    if class_names is not None:
         num_classes = len(class_names)
-    if class_names is not None and len(class_names) != num_classes:
-        class_names = None  # integers that are class numbers, some of them without a row
     return RawArrays(
         channels_last(train.x),
         y_train,
@@ -260,7 +266,10 @@ def channels_last(x: np.ndarray) -> np.ndarray:
 
 
 def numbered(
-    y_train: ArrayLike, y_test: ArrayLike, keeps_numbers: bool = False
+    y_train: ArrayLike,
+    y_test: ArrayLike,
+    num_classes: int | None = None,
+    keeps_numbers: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]:
     """Return the labels as numbers 0, 1, ... of classes in ascending order, and what each class was called.
 
@@ -269,10 +278,11 @@ def numbered(
     Args:
         y_train: labels for training.
         y_test: labels for tests, of the same kind.
-        keeps_numbers: integers from 0 are class numbers already, also with gaps.
+        num_classes: where it is known; then integers from 0 are class numbers already.
+        keeps_numbers: so they are where one of them is 0.
 
     Returns:
-        (n_train,) and (n_test,) int64, and the names of the classes, None if the labels
+        (n_train,) and (n_test,) integers, and the names of all classes, None if the labels
         are what they were.
     """
     train, num_train = _flat("y_train", y_train)
@@ -290,19 +300,23 @@ def numbered(
             f"y_test: one-hot rows have {num_train} entries in y_train and {num_test} in "
             "y_test; give both the same classes"
         )
-    if width:
-        return train, test, tuple(map(str, range(width)))
-    classes = np.union1d(train, test)
+    classes = np.arange(width) if width else np.union1d(train, test)
     kind = np.asarray(y_train).dtype.kind
     is_kept = np.array_equal(classes, np.arange(len(classes)))
-    if keeps_numbers and kind in "iuf" and classes.size:
-        is_kept |= bool(classes[0] >= 0 and classes[-1] < MAX_CLASSES)
-    if not is_kept:
-        names = tuple(map(str, classes.tolist()))
-        return np.searchsorted(classes, train), np.searchsorted(classes, test), names
-    if kind in "iu" and np.ndim(y_train) == 1:
-        return train, test, None
-    return train, test, tuple(map(str, range(int(classes[-1]) + 1)))
+    if kind in "iuf" and classes.size and 0 <= classes[0] <= classes[-1] < MAX_CLASSES:
+        is_kept |= num_classes is not None or (keeps_numbers and classes[0] == 0)
+    if is_kept:
+        if kind in "iu" and np.ndim(y_train) == 1:
+            return train, test, None
+        largest = int(classes[-1]) if classes.size else -1
+        return train, test, tuple(map(str, range(max(largest + 1, num_classes or 0))))
+    if num_classes not in (None, len(classes)):
+        raise LayoutError(
+            f"num_classes is {num_classes}, but there are {len(classes)} labels, "
+            f"{short(classes.tolist())}; leave num_classes out, or number them from 0"
+        )
+    names = tuple(map(str, classes.tolist()))
+    return np.searchsorted(classes, train), np.searchsorted(classes, test), names
 
 
 def _flat(name: str, y: ArrayLike) -> tuple[np.ndarray, int]:

@@ -170,9 +170,17 @@ def test_partitions_of_csv_and_json(kind, tmp_path):
     assert mine.client_names == data.client_names
 
 
-def test_lists_in_json(tmp_path):
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"train": [[0, 1], [2]], "test": [[3], [4]]},
+        [{"train": [0], "val": [1], "test": [3]}, {"train": [2], "test": [4]}],
+        {"1": {"train": [2], "test": [4]}, "0": {"train": [0, 1], "test": [3]}},
+    ],
+)
+def test_other_forms_of_json(content, tmp_path):
     file = tmp_path / "parts.json"
-    file.write_text(json.dumps({"train": [[0, 1], [2]], "test": [[3], [4]]}))
+    file.write_text(json.dumps(content))
     data = load("digits", partition=str(file))
     assert (data.client_names, rows(data)) == (("0", "1"), [[0, 1], [2]])
 
@@ -242,6 +250,9 @@ WRONG_FILES = {
         "client,row\nann,3\n",
         "client 'ann' has one row and the file no test rows",
     ),
+    "i.csv": ('client,row\n"ann,1\n', "is damaged .*unexpected end of data"),
+    "l.json": ("3", "is damaged .*it has 3 in place of clients"),
+    "m.json": ('[{"train": [0]}]', "is damaged .*KeyError.'test'"),
     "k.json": ('{"a": [0], "a": [1]}', "the key 'a' occurs twice"),
     "f.csv": (
         "client,split,row\nann,train,0\n",

@@ -244,6 +244,7 @@ def test_several_labels_of_medmnist_are_refused(tmp_path):
 LABELS = {
     "one-hot": (np.eye(3)[[0, 2, 1, 0, 2, 1]], ("0", "1", "2")),
     "flags": (np.eye(3, dtype=bool)[[0, 2, 1, 0, 2, 1]], ("0", "1", "2")),
+    "from 1": ([1, 3, 2, 1, 3, 2], ("1", "2", "3")),
     "signs": ([-1, 5, 3, -1, 5, 3], ("-1", "3", "5")),
     "column": ([[0], [2], [1], [0], [2], [1]], ("0", "1", "2")),
     "text": (["b", "é ü", "c", "b", "é ü", "c"], ("b", "c", "é ü")),
@@ -291,6 +292,15 @@ def test_class_numbers_stay_what_they_are(tmp_path):
     with pytest.warns(UserWarning, match="labels: 2 of 5 classes have examples"):
         gaps = load(write_arrays(tmp_path / "gaps.npz", [0, 4, 0, 4, 0, 4]), 1)
     assert (gaps.num_classes, gaps.class_names) == (5, None)
+    known = write_arrays(tmp_path / "known.npz", [1, 2, 1, 2, 1, 2], num_classes=9)
+    assert load(known, 1).y_train.tolist() == [1, 2, 1, 2, 1, 2]
+    column = write_arrays(tmp_path / "column.npz", [[1], [2]] * 3, num_classes=4)
+    assert load(column, 1).class_names == ("0", "1", "2", "3")
+    named = write_arrays(tmp_path / "named.npz", ["a", "b"] * 3, num_classes=4)
+    with refused(
+        "named.npz': num_classes is 4, but there are 2 labels, .*; leave num_classes"
+    ):
+        load(named, 1)
 
 
 WRONG_LABELS = {
