@@ -116,6 +116,11 @@ class Grid:
             communication: cost per communicating round, in time units; None for that of each run.
         """
         rows = self._summary(target, communication)
+        self._warn_of_bounds(rows, stacklevel=3)
+        return rows
+
+    def _warn_of_bounds(self, rows: pd.DataFrame, stacklevel: int) -> None:
+        """Warn the caller of a public method if times to a target are upper bounds."""
         is_bound: list[bool] = []
         if len(rows):
             is_bound = rows["reached_at_once"].eq(True).tolist()
@@ -125,9 +130,8 @@ class Grid:
             warnings.warn(
                 f"time_to_target of {sum(is_bound)} of {len(rows)} runs is an upper bound (column reached_at_once): "
                 f"their first evaluation has reached the target; {measures.remedy_of_bound(first_round)}",
-                stacklevel=2,
+                stacklevel=stacklevel,
             )
-        return rows
 
     def _summary(self, target: float | None, communication: float | None) -> pd.DataFrame:
         import pandas as pd
@@ -173,6 +177,8 @@ class Grid:
         by: str = "final_accuracy",
         judged_on: Literal["validation", "test"] = "validation",
         per: str | Sequence[str] = (),
+        target: float | None = None,
+        communication: float | None = None,
     ) -> list[str]:
         """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
@@ -187,6 +193,8 @@ class Grid:
                 "test" chooses by the test data, so the accuracy of the choice is too optimistic.
             per: an axis, or several: the best setting for each of their values, such as "method" for a learning rate of
                 each method.
+            target: mean accuracy to time, for `by="time_to_target"`; None for that of each run.
+            communication: cost per communicating round, in time units; None for that of each run.
 
         Raises:
             ValueError: an unknown number or axis, no finished run, a run that was judged by other data, or scores of
@@ -204,7 +212,9 @@ class Grid:
             groups.setdefault(group, []).append(names)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        rows = self._summary(None, None)
+        rows = self._summary(target, communication)
+        if by == "time_to_target":
+            self._warn_of_bounds(rows, stacklevel=4)
         numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
         best: list[str] = []
         for group, settings in groups.items():
@@ -215,9 +225,14 @@ class Grid:
                     means[tuple(names)] = mean
             where = f" of {group}" if group else ""
             if not means:
-                raise ValueError(
+                problem = (
                     f"best: no setting{where} has a number as {by} in each of its runs"
                 )
+                if by == "time_to_target":
+                    problem += (
+                        f"; target={target}: give one that a setting reaches in all"
+                    )
+                raise ValueError(problem)
             choose = min
             if by in _LARGER_IS_BETTER:
                 choose = self._choice_of_scores([names[0] for names in means], where)
@@ -227,7 +242,12 @@ class Grid:
             best += chosen
         return best
 
-    def sweep(self, by: str = "final_accuracy") -> pd.DataFrame:
+    def sweep(
+        self,
+        by: str = "final_accuracy",
+        target: float | None = None,
+        communication: float | None = None,
+    ) -> pd.DataFrame:
         """Return a table with a row for each setting: the options that differ, without the seed, and means over seeds.
 
         Columns: the options; `runs`, their number; `by`, the mean (nan if a run failed or lacks the number); `by_std`,
@@ -235,11 +255,15 @@ class Grid:
 
         Args:
             by: as for `best`.
+            target: as for `best`.
+            communication: as for `best`.
         """
         import pandas as pd
 
         check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
-        rows = self._summary(None, None)
+        rows = self._summary(target, communication)
+        if by == "time_to_target":
+            self._warn_of_bounds(rows, stacklevel=3)
         numbers = {}
         if len(rows):
             numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
