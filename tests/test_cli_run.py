@@ -350,7 +350,7 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     assert "time at C = 5" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("accuracy.pdf", "accuracy.png", "groups.csv", "report.html"),
-        *("table.csv", "table.txt"),
+        *("table.csv", "table.tex", "table.txt"),
     ]
 
 

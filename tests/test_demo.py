@@ -97,8 +97,22 @@ def test_speed_up_and_spread_by_hand():
     assert frame.loc["srpfl", [*expected]].to_dict() == pytest.approx(expected)
     assert math.isnan(frame.loc["fedrep", "speed_up_0"])
     assert frame.loc["fedrep", "host_seconds"] == 12  # one after the other
-    text = table.render(frame.reset_index(), table.common_target(histories))
+    target = table.common_target(histories)
+    text = table.render(frame.reset_index(), target)
     assert "3.0 ± 1.4 (3.0x)" in text
+    named = frame.rename(index={"fedrep": "a_b, x=1 %"}).reset_index()
+    comments, _, body = table.latex(named, target, ["last"]).partition("\\begin")
+    assert [line[:2] for line in comments.splitlines()] == ["% "] * comments.count("\n")
+    assert "judged by: " in comments
+    assert comments.endswith("% last\n")
+    lines = body.splitlines()
+    assert lines[0] == "{tabular}{lrrrrr}"
+    assert lines[2].startswith(r"method & accuracy \% & ")
+    rows = [line.split(" & ") for line in (lines[2], *lines[4:6])]
+    assert [len(cells) for cells in rows] == [6, 6, 6]
+    assert rows[1][4] == r"3.0 $\pm$ 1.4 (3.0x)"
+    assert rows[2][0] == r"a\_b, x=1 \%"
+    assert lines[5].endswith(r" \\")
 
 
 @pytest.mark.parametrize("early", ["srpfl", "fedrep"])

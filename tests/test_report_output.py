@@ -48,7 +48,7 @@ def test_a_full_disk_leaves_the_report_unchanged(save, tmp_path, monkeypatch, ca
     save(run())
     report(str(tmp_path), None, (0,), None)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    assert len(before) == 6
+    assert len(before) == 1 + len(panels.FILES)
     save(run(config=made_by(key=1)))
 
     def full(text, path, *_, **__):
@@ -202,7 +202,10 @@ def test_the_table_is_written_although_the_figure_fails(save, tmp_path, monkeypa
     ):
         found, text = rows(tmp_path)
     assert len(found) == 1
-    assert "written to " + f"{tmp_path}: table.txt, table.csv, groups.csv\n" in text
+    assert (
+        "written to " + f"{tmp_path}: table.txt, table.csv, table.tex, groups.csv\n"
+        in text
+    )
     assert (tmp_path / "report.html").exists()
     assert not (tmp_path / "accuracy.png").exists()
 

@@ -94,6 +94,15 @@ def test_the_best_by_any_number_has_it_in_each_of_its_runs(tuning, monkeypatch):
         tuning.best(by="beauty")
     with refused("per='method' is unknown; choose from learning_rate$"):
         tuning.best(per="method")
+    score_at_end = tuning.summary()["final_accuracy"].min()
+    goal = {"by": "time_to_target", "target": score_at_end / 2}
+    with pytest.warns(UserWarning, match="time_to_target of 4 of 4 runs") as caught:
+        assert tuning.best(**goal, communication=1.0) in (small, large)
+        times = tuning.sweep(**goal)
+    assert {warning.filename for warning in caught} == {__file__}
+    assert times["time_to_target"].notna().all()
+    with refused("time_to_target in each of its runs; target=None: give one"):
+        tuning.best(by="time_to_target")
     rows = tuning.summary()
     rows["simulated_time"] = rows["learning_rate"]
     monkeypatch.setattr(type(tuning), "_summary", lambda *_: rows)
@@ -101,7 +110,7 @@ def test_the_best_by_any_number_has_it_in_each_of_its_runs(tuning, monkeypatch):
     rows["time_to_target"] = [np.inf, 1.0, 5.0, 6.0]
     assert tuning.best(by="time_to_target") == large
     rows["time_to_target"] = np.inf
-    with refused("best: no setting has a number as time_to_target in each"):
+    with refused("best: no setting has a number as time_to_target in each.*give one"):
         tuning.best(by="time_to_target")
     # By the mean; a run that diverged is not hidden.
     for accuracies in ([0.9, 0.1, 0.6, 0.6], [np.nan, 0.9, 0.6, 0.6]):

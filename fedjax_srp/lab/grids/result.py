@@ -126,6 +126,11 @@ class Grid:
             communication: cost per communicating round, in time units; None for that of each run.
         """
         rows = self._summary(target, communication)
+        self._warn_of_bounds(rows, stacklevel=3)
+        return rows
+
+    def _warn_of_bounds(self, rows: pd.DataFrame, stacklevel: int) -> None:
+        """Warn the caller of a public method if times to a target are upper bounds."""
         bounds = rows[rows["reached_at_once"].eq(True)] if len(rows) else rows
         if len(bounds):
             runs = {*bounds["run"]}
@@ -134,9 +139,8 @@ class Grid:
                 f"time_to_target of {len(runs)} of {len(self.folders)} runs is an upper bound (column "
                 "reached_at_once): their first evaluation has reached the target; "
                 f"{measures.remedy_of_bound(first_round)}",
-                stacklevel=2,
+                stacklevel=stacklevel,
             )
-        return rows
 
     def _summary(self, target: float | None, communication: float | None) -> pd.DataFrame:
         import pandas as pd
@@ -152,11 +156,15 @@ class Grid:
                 rows.append(first | {column: numbers[column] for column in _SUMMARY})
         return pd.DataFrame(rows)
 
-    def _numbers(self, by: str) -> dict[str, float]:
-        """Return run -> a number of its summary, by its default evaluation."""
-        rows = self._summary(None, None)
+    def _numbers(
+        self, by: str, target: float | None, communication: float | None
+    ) -> dict[str, float]:
+        """Return run -> a number of its summary, by its default evaluation; warn its caller's caller of bounds."""
+        rows = self._summary(target, communication)
         if not len(rows):
             return {}
+        if by == "time_to_target":
+            self._warn_of_bounds(rows, stacklevel=4)
         rows = rows.drop_duplicates("run")
         return dict(zip(rows["run"], rows[by].astype(float), strict=True))
 
@@ -209,6 +217,8 @@ class Grid:
         by: str = "final_accuracy",
         judged_on: Literal["validation", "test"] = "validation",
         per: str | Sequence[str] = (),
+        target: float | None = None,
+        communication: float | None = None,
     ) -> list[str]:
         """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
@@ -223,6 +233,8 @@ class Grid:
                 "test" chooses by the test data, so the accuracy of the choice is too optimistic.
             per: an axis, or several: the best setting for each of their values, such as "method" for a learning rate of
                 each method.
+            target: mean accuracy to time, for `by="time_to_target"`; None for that of each run.
+            communication: cost per communicating round, in time units; None for that of each run.
 
         Raises:
             ValueError: an unknown number or axis, no finished run, a run that was judged by other data, or scores of
@@ -240,7 +252,7 @@ class Grid:
             groups.setdefault(group, []).append(names)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        numbers = self._numbers(by)
+        numbers = self._numbers(by, target, communication)
         best: list[str] = []
         for group, settings in groups.items():
             means: dict[tuple[str, ...], float] = {}
@@ -250,9 +262,14 @@ class Grid:
                     means[tuple(names)] = mean
             where = f" of {group}" if group else ""
             if not means:
-                raise ValueError(
+                problem = (
                     f"best: no setting{where} has a number as {by} in each of its runs"
                 )
+                if by == "time_to_target":
+                    problem += (
+                        f"; target={target}: give one that a setting reaches in all"
+                    )
+                raise ValueError(problem)
             choose = min
             if by in _LARGER_IS_BETTER:
                 choose = self._choice_of_scores([names[0] for names in means], where)
@@ -262,7 +279,12 @@ class Grid:
             best += chosen
         return best
 
-    def sweep(self, by: str = "final_accuracy") -> pd.DataFrame:
+    def sweep(
+        self,
+        by: str = "final_accuracy",
+        target: float | None = None,
+        communication: float | None = None,
+    ) -> pd.DataFrame:
         """Return a table with a row for each setting: the options that differ, without the seed, and means over seeds.
 
         Columns: the options; `runs`, their number; `by`, the mean (nan if a run failed or lacks the number); `by_std`,
@@ -270,11 +292,13 @@ class Grid:
 
         Args:
             by: as for `best`.
+            target: as for `best`.
+            communication: as for `best`.
         """
         import pandas as pd
 
         check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
-        numbers = self._numbers(by)
+        numbers = self._numbers(by, target, communication)
         settings = []
         for names in self._settings:
             row = self._first_columns(names[0], ("runs", by, f"{by}_std"))

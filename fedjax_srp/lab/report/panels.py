@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 # in inches: least height of the figure, and height without its legend
 HEIGHT = 4.5
 PANEL = 3.9
-FILES = ("table{}.txt", "table{}.csv", "groups{}.csv", "accuracy{}.png", "accuracy{}.pdf")
+FILES = (
+    *("table{}.txt", "table{}.csv", "table{}.tex", "groups{}.csv"),
+    *("accuracy{}.png", "accuracy{}.pdf"),
+)
 HIDDEN = 0.8  # largest share of every run that a cut may hide
 
 
@@ -116,12 +119,14 @@ def files(
     of_groups = group_times.render(times, target)
     text = "\n".join([table.render(frame, target), *compared.rows.notes, "", of_groups])
     text = printable(text, kept="\n")
-    text_file, csv_file, groups_file, *images = [
+    latex = table.latex(frame, target, compared.rows.notes)
+    text_file, csv_file, latex_file, groups_file, *images = [
         folder / name.format(suffix) for name in FILES
     ]
     writers: dict[Path, Callable[[Path], object]] = {
         text_file: lambda path: path.write_text(text + "\n", "utf-8"),
         csv_file: csv_files.as_csv(frame),
+        latex_file: lambda path: path.write_text(latex, "utf-8"),
         groups_file: csv_files.as_csv(times),
     }
 

@@ -19,6 +19,11 @@ from fedjax_srp.results.records import MACHINE
 if TYPE_CHECKING:
     import pandas as pd
 
+_IN_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "≤": r"$\le$", "<": "$<$", ">": "$>$", "|": "$|$"}
+)
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
 
 Cost = Annotated[float, AtLeast(0), "give a cost in time units, 0 for free rounds"]
@@ -150,17 +155,50 @@ def comparison(
 
 def render(frame: pd.DataFrame, target: Target) -> str:
     """Return the table of `comparison` as text, with notes that explain its numbers."""
-    costs = [
+    return "\n".join([*_aligned(_lines(frame)), "", *_notes(frame, target)])
+
+
+def latex(frame: pd.DataFrame, target: Target, more_notes: Sequence[str] = ()) -> str:
+    """Return the table of `comparison` for a paper, without the simulator's seconds.
+
+    The notes are comments, and its lines need the LaTeX package booktabs.
+    """
+    header, *rows = [cells[:-2] for cells in _lines(frame)]
+    comments = ["\\usepackage{booktabs}", *_notes(frame, target), *more_notes]
+    return "\n".join(
+        [
+            *(f"% {printable(comment)}" for comment in comments),
+            f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            "\\toprule",
+            _latex_row(header),
+            "\\midrule",
+            *map(_latex_row, rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_IN_LATEX) for cell in cells) + " \\\\"
+
+
+def _lines(frame: pd.DataFrame) -> list[list[str]]:
+    """Return the cells of the header, and of each row."""
+    costs = _costs(frame)
+    header = ["method", "accuracy %", "worst tenth %", "quarters %, fastest first"]
+    header += [f"time at C = {cost}" for cost in costs]
+    header += ["compiling s", "running s"]
+    return [header, *(_cells(row, costs) for row in frame.to_dict("records"))]
+
+
+def _costs(frame: pd.DataFrame) -> list[str]:
+    return [
         name.removeprefix("speed_up_")
         for name in frame.columns
         if name.startswith("speed_up_")
     ]
-    header = ["method", "accuracy %", "worst tenth %", "quarters %, fastest first"]
-    header += [f"time at C = {cost}" for cost in costs]
-    header += ["compiling s", "running s"]
-    rows = frame.to_dict("records")
-    lines = [header, *(_cells(row, costs) for row in rows)]
-    return "\n".join([*_aligned(lines), "", *_notes(frame, rows, target, costs)])
 
 
 def _cells(row: Mapping[str, Any], costs: Sequence[str]) -> list[str]:
@@ -176,12 +214,9 @@ def _cells(row: Mapping[str, Any], costs: Sequence[str]) -> list[str]:
     ]
 
 
-def _notes(
-    frame: pd.DataFrame,
-    rows: Sequence[Mapping[str, Any]],
-    target: Target,
-    costs: Sequence[str],
-) -> list[str]:
+def _notes(frame: pd.DataFrame, target: Target) -> list[str]:
+    costs = _costs(frame)
+    rows = frame.to_dict("records")
     runs = sorted(set(frame["runs"]))
     spread = "one seed"
     if runs[-1] > 1:
