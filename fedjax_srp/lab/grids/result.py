@@ -157,14 +157,18 @@ class Grid:
         return pd.DataFrame(rows)
 
     def _numbers(
-        self, by: str, target: float | None, communication: float | None
+        self,
+        by: str,
+        target: float | None,
+        communication: float | None,
+        stacklevel: int,  # of a warning
     ) -> dict[str, float]:
-        """Return run -> a number of its summary, by its default evaluation; warn its caller's caller of bounds."""
+        """Return run -> a number of its summary, by its default evaluation."""
         rows = self._summary(target, communication)
         if not len(rows):
             return {}
         if by == "time_to_target":
-            self._warn_of_bounds(rows, stacklevel=4)
+            self._warn_of_bounds(rows, stacklevel)
         rows = rows.drop_duplicates("run")
         return dict(zip(rows["run"], rows[by].astype(float), strict=True))
 
@@ -252,7 +256,7 @@ class Grid:
             groups.setdefault(group, []).append(names)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        numbers = self._numbers(by, target, communication)
+        numbers = self._numbers(by, target, communication, stacklevel=5)
         best: list[str] = []
         for group, settings in groups.items():
             means: dict[tuple[str, ...], float] = {}
@@ -298,7 +302,7 @@ class Grid:
         import pandas as pd
 
         check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
-        numbers = self._numbers(by, target, communication)
+        numbers = self._numbers(by, target, communication, stacklevel=4)
         settings = []
         for names in self._settings:
             row = self._first_columns(names[0], ("runs", by, f"{by}_std"))
