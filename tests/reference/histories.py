@@ -61,10 +61,10 @@ def without_rounds(monkeypatch):
                 f"scores/{evaluation}/count": counts,
             }
         times = np.ones((seeds, clients))
+        found = Records([records])
+        found.start_time = np.zeros(seeds)
         return outcome.histories(
-            run,
-            root,
-            outcome.Results(times, times, (), None, Records([records]), {}),
+            run, root, outcome.Results(times, times, (), None, found, {})
         )
 
     monkeypatch.setattr(simulate, "_run", run)
