@@ -1,7 +1,8 @@
 """UCI HAR's text files: X_train.txt of 561 features, y_train.txt of 1..6, subject_train.txt of 1..30; likewise test.
 
 The authors' test subjects are others than their training subjects. Here every subject is a
-client, and some of each subject's rows are for tests.
+client, and some of each subject's rows are for tests. The path of train/Inertial Signals
+stands for the nine signals of 128 steps in place of the features.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from fedjax_srp.parts.files import open_file, read_text
 
 _LAYOUT = "UCI HAR's layout, X_train.txt, y_train.txt and subject_train.txt in train, and likewise test"
 
+SIGNALS = [
+    f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"
+]
+_INERTIAL = "Inertial Signals"
+
 
 def is_har(folder: Path) -> bool:
     """Return True for a folder with train/subject_train.txt, or whose folder "UCI HAR Dataset" has it."""
@@ -24,8 +30,24 @@ def is_har(folder: Path) -> bool:
 
 
 def _root(folder: Path) -> Path:
+    if _has_signals(folder):
+        return folder.parents[1]
     inside = folder / "UCI HAR Dataset"
     return inside if inside.is_dir() else folder
+
+
+def _has_signals(folder: Path) -> bool:
+    return folder.name == _INERTIAL and folder.parent.name == "train"
+
+
+def _inputs(folder: Path, root: Path, kind: str) -> np.ndarray:
+    """Return features, (rows, 561), or signals, (rows, 128, 9)."""
+    if not _has_signals(folder):
+        return _table(folder, root / kind / f"X_{kind}.txt", float)
+    place = root / kind / _INERTIAL
+    tables = [_table(folder, place / f"{name}_{kind}.txt", float) for name in SIGNALS]
+    with reading(folder, place, _LAYOUT):
+        return np.stack(tables, axis=-1)
 
 
 def read(folder: Path) -> RawArrays:
@@ -33,13 +55,13 @@ def read(folder: Path) -> RawArrays:
     root = _root(folder)
     parts = []
     for kind in ("train", "test"):
-        x = _table(folder, root / kind / f"X_{kind}.txt", float)
+        x = _inputs(folder, root, kind)
         y = _table(folder, root / kind / f"y_{kind}.txt", int)
         subjects = _table(folder, root / kind / f"subject_{kind}.txt", int)
         with reading(folder, root / kind, _LAYOUT):
             if not len(x) == len(y) == len(subjects):
                 raise LayoutError(
-                    f"X_{kind}.txt has {len(x)} rows, y_{kind}.txt {len(y)} and "
+                    f"X_{kind}.txt or its signals have {len(x)} rows, y_{kind}.txt {len(y)} and "
                     f"subject_{kind}.txt {len(subjects)}; copy the three again"
                 )
             parts.append((x, y[:, 0], subjects[:, 0]))

@@ -90,9 +90,40 @@ def test_uci_har(tmp_path):
     assert_array_equal(load(tmp_path, seed=4).x_test, data.x_test)
 
 
+def write_signals(folder):
+    """Write the nine signals of three steps: row i of signal s has s + i / 8 at each step."""
+    write_har(folder)
+    for kind, num_rows in (("train", 8), ("test", 4)):
+        place = folder / kind / "Inertial Signals"
+        place.mkdir()
+        for number, name in enumerate(layouts.har.SIGNALS):
+            lines = [f"  {number + i / 8:.7e}" * 3 for i in range(num_rows)]
+            (place / f"{name}_{kind}.txt").write_text("\n".join(lines))
+    return folder / "train" / "Inertial Signals"
+
+
+def test_the_signals_of_uci_har(tmp_path):
+    place = write_signals(tmp_path / "har")
+    data = load(place)
+    assert data.example_shape == (3, 9)
+    rows = {"1": (0, 2, 4, 6), "2": (0, 1, 2, 3), "3": (1, 3, 5, 7)}
+    for client, (name, own) in enumerate(rows.items()):
+        assert data.client_names[client] == name
+        x = [*examples(data, client)[0], *examples(data, client, "test")[0]]
+        x.sort(key=lambda row: row[0, 0])
+        expected = np.arange(9) + np.array(own)[:, None, None] / 8
+        assert_allclose(x, np.broadcast_to(expected, (4, 3, 9)), rtol=1e-6)
+    (place / "body_acc_y_train.txt").write_text("1 2 3\n")
+    with refused("train/Inertial Signals.* is damaged .*same shape"):
+        load(place)
+    (place / "body_acc_y_train.txt").unlink()
+    with refused("body_acc_y_train.txt.* is missing; copy it again"):
+        load(place)
+
+
 HAR_FILES = {
     "train/X_train.txt": ("1.25 0.5\n1.25\n", r"X_train.txt is damaged"),
-    "train/y_train.txt": ("1\n2\n", r"X_train.txt has 8 rows, y_train.txt 2 "),
+    "train/y_train.txt": ("1\n2\n", r"X_train.txt .* 8 rows, y_train.txt 2 "),
     "test/subject_test.txt": ("", r"subject_test.txt: has no rows"),
     "test/X_test.txt": ("1.0\n" * 4, r"X_test.txt has 1 columns, X_train.txt 2;"),
     "train/subject_train.txt": ("1\nx\n", r"subject_train.txt is damaged"),
@@ -889,6 +920,9 @@ WRITERS = {
     ),
     'load("FashionMNIST", num_clients=2)': lambda: write_idx(Path("FashionMNIST")),
     'load("UCI HAR Dataset")': lambda: write_har(Path("UCI HAR Dataset")),
+    'load("UCI HAR Dataset/train/Inertial Signals")': lambda: write_signals(
+        Path("UCI HAR Dataset")
+    ),
     'load("femnist")': lambda: write_leaf("femnist", [[0.5], [1.0], [0.25]], [0, 1, 0]),
     'load("shakespeare")': lambda: write_leaf(
         "shakespeare", ["to be", "o be ", " be o"], ["o", "r", "r"]
