@@ -11,6 +11,9 @@ WORKERS ?= auto
 # them, as make test-long has; make test, make docs and make notebooks have not.
 EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=")')
 
+# to compile faster still, into slow programs
+QUICK = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench docs notebooks jupyter tables wheel coverage install clean
 
@@ -54,7 +57,7 @@ tables: .venv/.run ## what pages take from the registry of methods and from comm
 	done
 
 wheel: .venv/.dev ## build the package, and use it in an empty environment outside of this folder
-	@$(BIN)/python .ci/wheel.py
+	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python .ci/wheel.py
 
 coverage: .venv/.dev ## the tests, and which lines of the package none of them runs, in htmlcov
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q --cov --cov-report html $(ARGS)
