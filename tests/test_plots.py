@@ -47,6 +47,9 @@ def drawn(ax):
 def test_a_line_passes_through_the_evaluations_and_marks_stages():
     history = run()
     (ax,) = plots.accuracy_over_time(history, communication=10.0).axes
+    (with_target,) = plots.accuracy_over_time(history, target=0.25).axes
+    assert len(with_target.lines) == len(ax.lines) + 1
+    assert [*with_target.lines[-1].get_ydata()] == [0.25, 0.25]
     line = drawn(ax)["FedRep"]
     np.testing.assert_array_equal(line.get_xdata(), history.eval_elapsed(10.0))
     np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)

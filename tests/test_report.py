@@ -86,6 +86,20 @@ def rows(folder, communications=(0,), target=None):
     ), text
 
 
+def test_facts_in_the_names_of_rows_have_one_order_for_all_methods(save, tmp_path):
+    """First those of the method, then those of data and schedule."""
+    for name in ("fedavg", "fedrep"):
+        for rate, share, checksum in ((0.1, 0.2, "a"), (0.5, 0.2, "a"), (0.1, 0.4, "b")):
+            data = {"options": DATA | {"validation": share}, "checksum": checksum}
+            options = {"learning_rate": rate}
+            save(run(config=made_by(name, options=options, data=data)))
+    found, _ = rows(tmp_path)
+    names = [name.partition(", ")[2] for name in found.index]
+    assert names[:3] == names[3:]
+    assert all(name.startswith("learning_rate=") for name in names)
+    assert all(", validation=" in name for name in names)
+
+
 TINY = (
     "--dataset digits --num-clients 5 --classes-per-client 3 --max-examples 10 --hidden 8 --head-epochs 1 "
     "--fine-tune-epochs 1 --num-rounds 2 --eval-every 1 --no-progress --no-checkpoint"

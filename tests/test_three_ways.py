@@ -100,6 +100,8 @@ def test_every_policy_of_the_package_has_a_text():
 def test_a_text_within_a_part_is_refused_under_the_name_of_the_field():
     with refused("^policy='oorrt' is not understood: .*did you mean oort"):
         srp.participation.Deadline(limit=1.0, policy="oorrt")
+    with refused("^policy='0.5' must be a ParticipationPolicy"):
+        srp.participation.Deadline(limit=1.0, policy="0.5")
     with refused("^clock='random' .* N, .*all as one text"):
         srp.clocks.Failing("random", 0.1)
     with refused("^distribution=.* must be a Distribution"):

@@ -146,6 +146,6 @@ def _read_nested(text: str) -> Any:
     return read_part("clock", text, makers, _REMEDY + CLOCKS.remedy, WORDS)
 
 
-reads_texts(Clock, read_clock)
-reads_texts(Distribution, _read_nested)
-reads_texts(Availability, _read_nested)
+reads_texts(Clock, "clock", read_clock)
+reads_texts(Distribution, "clock", _read_nested)
+reads_texts(Availability, "clock", _read_nested)

@@ -109,4 +109,4 @@ def read_policy(text: str, num_clients: int | None = None) -> ParticipationPolic
     return as_annotated("participation", policy, ParticipationPolicy)
 
 
-reads_texts(ParticipationPolicy, read_policy)
+reads_texts(ParticipationPolicy, "participation", read_policy)

@@ -36,8 +36,8 @@ ABBREVIATIONS = {
 }  # what users write -> an argument that nothing else suggests
 
 
-# class of parts -> reader of its texts
-_READERS: dict[type, Callable[[str], Any]] = {}
+# class of parts -> the argument that errors of its reader of texts name, and the reader
+_READERS: dict[type, tuple[str, Callable[[str], Any]]] = {}
 
 
 class ArgumentError(ValueError):
@@ -466,16 +466,23 @@ def _as(
     return value
 
 
-def reads_texts(kind: type, reader: Callable[[str], Any]) -> None:
-    """Let fields of parts that are annotated with a class of parts take texts too."""
-    _READERS[kind] = reader
+def reads_texts(kind: type, argument: str, reader: Callable[[str], Any]) -> None:
+    """Let fields of parts that are annotated with a class of parts take texts too.
+
+    Args:
+        kind: the class.
+        argument: that errors of the reader name; they name the field instead.
+        reader: text -> part.
+    """
+    _READERS[kind] = argument, reader
 
 
 def _from_text(argument: str, text: str, kind: type) -> Any:
+    of_reader, read = _READERS[kind]
     try:
-        return _READERS[kind](text)
+        return read(text)
     except ArgumentError as error:
-        if error.value != text:  # of a constructor in the text
+        if error.argument != of_reader:  # of a constructor in the text
             raise
         raise error.renamed(argument) from None
 

@@ -50,6 +50,7 @@ def accuracy_over_time(
     spread: Spread = "range",
     x: X = "time",
     of: Of = "mean",
+    target: float | None = None,
 ) -> Figure:
     """Draw the mean accuracy of every method over simulated time.
 
@@ -69,6 +70,7 @@ def accuracy_over_time(
             and no mean.
         x: "time" for simulated time, "rounds" for completed rounds.
         of: group of clients over which the mean is taken, as in `History.group_scores`.
+        target: accuracy, or another score, to mark by a dotted line.
 
     Returns:
         The figure; display it in a notebook or call `savefig`.
@@ -85,7 +87,11 @@ def accuracy_over_time(
         "xlabel": _x_label(communication, x),
         "ylabel": drawing.score_label(groups, names, of),
     }
-    return _one_panel(groups, curve, labels, axis_labels, ax, spread)
+    figure = _one_panel(groups, curve, labels, axis_labels, ax, spread)
+    if target is not None:
+        panel: Any = ax or figure.axes[0]
+        panel.axhline(target, color="#555555", linewidth=1.0, linestyle=":")
+    return figure
 
 
 @checked

@@ -374,17 +374,21 @@ def _scope(row: _Row, path: OptionPath) -> str:
 
 
 def _differing(table_rows: Sequence[_Row]) -> list[tuple[str, OptionPath]]:
-    """Return the scopes and paths in which rows differ, or that some rows of a scope lack."""
+    """Return the scopes and paths in which rows differ, or that some rows of a scope lack.
+
+    Those of a method come first, so that the names of all methods' rows have one order.
+    """
     texts: dict[tuple[str, OptionPath], list[str]] = {}
     for row in table_rows:
         for path, text in row.settings.items():
             texts.setdefault((_scope(row, path), path), []).append(text)
     num_rows = {**Counter(row.method for row in table_rows), "": len(table_rows)}
-    return [
+    differing = [
         (scope, path)
         for (scope, path), found in texts.items()
         if len({*found}) > 1 or len(found) < num_rows[scope]
     ]
+    return sorted(differing, key=lambda fact: fact[0] == "")
 
 
 def _rank(text: str | None) -> tuple[int, float, str]:
