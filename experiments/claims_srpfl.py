@@ -578,8 +578,8 @@ SRPFL = [
         "log N for a floor, whatever d", ("samples.json",), "samples.py",
     ),
     *claims_srpfl_theory.rows(
-        simulated=f"{PAPER} theory, d = 100, k = 5, m = 25, moments start (charged), pools of 256 (of 1,024 clients, or of all), "
-        "n0 = 32, stages of 30 rounds, 10 trials",
+        simulated=f"{PAPER} theory, d = 100, k = 5, m = 25, moments start (charged), pools of 256 (of 1,024 clients, "
+        "or of all), n0 = 32, stages of 30 rounds, 10 trials",
         digits=f"{OTHER}: digits, 50 clients, 3 seeds; text; a halved gradient is a heuristic for the criterion",
     ),
     Claim(

@@ -212,6 +212,17 @@ SETTINGS["code"]["mnist480"] = with_code_options(SETTINGS["gpu"]["mnist"])
 SETTINGS["code"]["mnist150"] = with_code_options(SETTINGS["gpu"]["mnist150"])
 
 
+# As the text reads with the papers that it cites, see readings.py: FedRep's rounds are 10 epochs of the head, then 5 of
+# the representation.
+FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
+SETTINGS["reading"] = {
+    "digits": SETTINGS["cpu"]["digits"]._replace(
+        title="digits, 1 x (10 + 5)",
+        own=dict.fromkeys(("fedrep", "srpfl"), FEDREPS_ROUNDS),
+    )
+}
+
+
 @srp.part
 class Idle(srp.FederatedAlgorithm):
     """Algorithm whose clients do nothing; its rounds take the time of the clock."""
