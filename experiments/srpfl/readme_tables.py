@@ -355,7 +355,8 @@ def with_errors(found: np.ndarray) -> list[str]:
 
 
 def linear(start: str) -> str:
-    rows = [["N", "n0", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
+    rows = [["N", "n0", "distance after round 1", "time of the start", "FedRep's floor",
+             "time to 1.3 x floor: FedRep", "SRPFL",
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
@@ -363,9 +364,11 @@ def linear(start: str) -> str:
         fedrep, ours = (
             np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl")
         )
+        begins = np.mean(result["start"])
         rows.append([
-            n, result["initial"], f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}",
-            f"{fedrep:.0f}", f"{ours:.0f}", f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
+            n, result["initial"], f"{result['first_distance']:.3f}", f"{begins:.1f}",
+            f"{np.mean(result['floors']):.4f}", f"{fedrep:.0f}", f"{ours:.0f}",
+            f"{(fedrep - begins) / (1 / np.arange(1, n + 1)).sum():.0f}",
             *with_errors(found),
             *(f"{mean:.2f}" for mean in found.mean(axis=1) * np.log(n)),
         ])  # fmt: skip
