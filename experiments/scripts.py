@@ -86,6 +86,11 @@ def simulate_each(
     ]
 
 
+def trial_keys(seed: int, trials: int) -> list[jax.Array]:
+    """Return a key for every trial."""
+    return [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+
+
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Return True if a folder holds the run that these facts determine.
 

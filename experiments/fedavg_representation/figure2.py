@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
             ax, np.arange(len(layers)), similarity[name], name, color, **style
         )
         results[name]["x"] = layers
-        results[name]["accuracy"] = neural.summary(accuracy[name])
+        results[name]["accuracy"] = curves.rounded(curves.spread(accuracy[name]))
         words = ", ".join(
             f"{layer} {mean}"
             for layer, mean in zip(layers, results[name]["mean"], strict=True)

@@ -77,14 +77,15 @@ def main(arguments: list[str] | None = None) -> None:
         same, different = (
             np.array([m[rows].mean() for m in matrices]) for rows in (~other, other)
         )
-        results[name] = {
-            "matrix": [[curves.rounded(v) for v in row] for row in np.mean(matrices, 0)],
-            "same class": neural.summary(same),
-            "different classes": neural.summary(different),
-            "difference": neural.summary(same - different),
+        found_here = {
+            "matrix": np.mean(matrices, 0),
+            "same class": curves.spread(same),
+            "different classes": curves.spread(different),
+            "difference": curves.spread(same - different),
         }
         if name in accuracy:
-            results[name]["global"] = neural.summary(accuracy[name])
+            found_here["global"] = curves.spread(accuracy[name])
+        results[name] = curves.rounded(found_here)
         print(
             f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}",
             accuracy.get(name),

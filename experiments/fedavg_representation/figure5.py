@@ -94,9 +94,10 @@ def main(arguments: list[str] | None = None) -> None:
                 found[name] = curves.draw_line(
                     ax, scale.counts, values.mean(-1), name, color, **style
                 )
-                found[name]["std"] = [curves.rounded(v) for v in values.std(axis=(0, 2))]
+                found[name]["std"] = curves.rounded(values.std(axis=(0, 2)))
                 if tau:
-                    found[name]["global"] = neural.summary(100 * overall[name, tau, c])
+                    of_trials = curves.spread(100 * overall[name, tau, c])
+                    found[name]["global"] = curves.rounded(of_trials)
                 words = ", ".join(
                     f"{m} ± {s}"
                     for m, s in zip(found[name]["mean"], found[name]["std"], strict=True)

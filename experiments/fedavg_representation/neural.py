@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +47,6 @@ from fedjax_srp.results.json_files import jsonable
 
 RANDOM = "random start"
 COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending
-STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
 STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
 BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500
 PIXELS = {
@@ -346,11 +345,3 @@ def fine_tune(
         ).params
 
     return [tune(data, params, jnp.int32(client)) for client in range(data.num_clients)]
-
-
-def summary(values: Iterable[float]) -> dict[str, float | str]:
-    """Return mean, lowest and highest of trials, with four digits."""
-    found = np.asarray(list(values), float)
-    return {
-        what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()
-    }

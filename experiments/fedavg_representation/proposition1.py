@@ -110,14 +110,8 @@ def measure(
         )
         ratio /= distance
         worse = ratio[:, :, -1].max(axis=0)
-        values = {
-            "mean": worse.mean(),
-            "lowest": worse.min(),
-            "highest": worse.max(),
-            "of any round": ratio.min(),
-        }
-        found[label] = {name: curves.rounded(value) for name, value in values.items()}
-    return found
+        found[label] = {**curves.spread(worse), "of any round": ratio.min()}
+    return curves.rounded(found)
 
 
 def main() -> None:

@@ -111,8 +111,8 @@ def measure(
     found: dict[str, list[float]] = {}
     for task, history in zip(drawn, histories, strict=True):
         for name, value in facts_of(task, history, alpha, tau).items():
-            found.setdefault(name, []).append(curves.rounded(value))
-    return {"alpha": alpha, "tau": tau, "m": participants, **found}
+            found.setdefault(name, []).append(value)
+    return {"alpha": alpha, "tau": tau, "m": participants, **curves.rounded(found)}
 
 
 def facts_of(task: Any, history: srp.History, alpha: float, tau: int) -> dict[str, float]:

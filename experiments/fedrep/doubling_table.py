@@ -194,15 +194,6 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     return pages.markdown(rows)
 
 
-def to_json(value: Any) -> Any:
-    """Round to four digits for JSON; inf and nan become strings."""
-    if isinstance(value, dict):
-        return {name: to_json(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [to_json(part) for part in value]
-    return curves.rounded(value) if isinstance(value, float) else value
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds", "devices")
     parser.add_argument(
@@ -245,7 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
             for stage in (None, args.rounds_per_stage)
         )
         pairs = list(zip(*runs, strict=True))
-        facts["results"][name] = to_json(
+        facts["results"][name] = curves.rounded(
             {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
         )
         text = json.dumps(facts, indent=1, allow_nan=False) + "\n"

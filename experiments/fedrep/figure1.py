@@ -91,9 +91,7 @@ def main() -> None:
                 axes[0], counts, final, label, color, marker="o"
             )
         }
-        results[label]["final of every trial"] = [
-            [curves.rounded(value) for value in values] for values in final.T
-        ]
+        results[label]["final of every trial"] = curves.rounded(final.T)
         few = f"m={counts[0]}, by round"
         results[label][few] = curves.draw_line(
             axes[1], at, errors[counts[0]][label], label, color

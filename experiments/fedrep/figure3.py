@@ -113,9 +113,7 @@ def main() -> None:
                     linestyle=STARTS[start],
                 )
                 final = distance[:, -LAST:].mean(axis=1)
-                results[f"n={n}, {text}"] = drawn | {
-                    "final": [curves.rounded(value) for value in final]
-                }
+                results[f"n={n}, {text}"] = drawn | {"final": curves.rounded(final)}
                 print(
                     f"n={n:4d} {text:23s} last {LAST} rounds: mean {final.mean():.2g}, lowest {final.min():.2g}, "
                     f"highest {final.max():.2g}, above 0.1 in {(final > 0.1).sum()} of {trials}",

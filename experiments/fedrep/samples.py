@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 
-import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -55,7 +54,7 @@ def measure(
     dim: int, clients: int, rank: int, rounds: int, trials: int, seed: int
 ) -> dict:
     """Return for every m the trials that keep the bound, and the rounds to the target."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     tasks = [srp.data.linear_task(key, clients, dim, rank) for key in keys]
     counts = [
         rank + more
@@ -74,19 +73,14 @@ def measure(
             )
         reached = distance <= TARGET
         needed = np.where(reached.any(axis=2), reached.argmax(axis=2) + 1.0, np.inf)
-        spread = {
-            "median": np.median(needed, axis=0),
-            "lowest": needed.min(axis=0),
-            "highest": needed.max(axis=0),
-        }
-        found[f"rounds at step {step:g}"] = {
-            name: [curves.rounded(x) for x in row] for name, row in spread.items()
-        }
+        spread = curves.spread(needed, middle="median")
+        found[f"rounds at step {step:g}"] = curves.rounded(spread)
         best = int(np.argmin(counts * spread["median"]))
-        fewest = {
-            name: curves.rounded(counts[best] * row[best]) for name, row in spread.items()
+        fewest = {name: counts[best] * row[best] for name, row in spread.items()}
+        found[f"fewest samples at step {step:g}"] = {
+            "m": counts[best],
+            **curves.rounded(fewest),
         }
-        found[f"fewest samples at step {step:g}"] = {"m": counts[best], **fewest}
     return found
 
 

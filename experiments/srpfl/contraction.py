@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 
-import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -43,7 +42,7 @@ def measure(
     seed: int,
 ) -> list[dict]:
     """Return a row for every number of samples m."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     tasks = [srp.data.linear_task(key, clients, DIM, RANK, noise) for key in keys]
     found = batches.distances(tasks, counts, STEP, rounds)
     lowest = []
@@ -55,25 +54,18 @@ def measure(
     rows = []
     for place, m in enumerate(counts):
         runs = found[:, place]
-        row = {"noise": noise, "n": clients, "m": m, "theorem's factor": spread(lowest)}
-        row["end"] = spread(runs[:, -LAST:].mean(axis=1))
+        row = {"theorem's factor": curves.spread(lowest)}
+        row["end"] = curves.spread(runs[:, -LAST:].mean(axis=1))
         for target in TARGETS:
             if (runs.min(axis=1) <= target).all():
                 first = (runs <= target).argmax(axis=1)
-                row[f"rounds to {target:g}"] = spread(first + 1)
+                row[f"rounds to {target:g}"] = curves.spread(first + 1)
                 reached = runs[np.arange(trials), first]
-                row["factor"] = spread((reached / batches.START) ** (1 / (first + 1)))
-        rows.append(row)
+                factors = (reached / batches.START) ** (1 / (first + 1))
+                row["factor"] = curves.spread(factors)
+        facts = {"noise": noise, "n": clients, "m": m}
+        rows.append(facts | curves.rounded(row))
     return rows
-
-
-def spread(values: np.ndarray | list[float]) -> dict[str, float]:
-    """Return mean, lowest and highest trial."""
-    return {
-        "mean": curves.rounded(np.mean(values)),
-        "lowest": curves.rounded(np.min(values)),
-        "highest": curves.rounded(np.max(values)),
-    }
 
 
 def main() -> None:

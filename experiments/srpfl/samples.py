@@ -48,7 +48,7 @@ def measure(
     dim: int, num_clients: int, first_stage: bool, rounds: int, trials: int, seed: int
 ) -> dict:
     """Return floors by m, and in how many trials every round keeps (9)."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     initial = first_cohort(keys, dim, num_clients)
     taking_part = initial if first_stage else num_clients
     tasks = [srp.data.linear_task(key, taking_part, dim, RANK, NOISE) for key in keys]
@@ -65,12 +65,7 @@ def measure(
             runs <= np.vectorize(theory.contraction)(before, a, taking_part / initial)
         ).all(axis=1)
     floors = distance[:, :, -LAST:].mean(axis=2)
-    spread = {
-        "mean": floors.mean(axis=0),
-        "lowest": floors.min(axis=0),
-        "highest": floors.max(axis=0),
-    }
-    rows = {name: [curves.rounded(x) for x in row] for name, row in spread.items()}
+    spread = curves.spread(floors)
     lowest = {
         f"floor below {level:g}": batches.smallest(counts, spread["highest"] < level)
         for level in LEVELS
@@ -80,7 +75,7 @@ def measure(
     return sizes | {
         "m": counts,
         "trials within (9)": kept.tolist(),
-        "floor": rows,
+        "floor": curves.rounded(spread),
         "smallest m": lowest,
     }
 
