@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from experiments import scripts
 from fedjax_srp.results import atomic
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -125,11 +126,11 @@ def save(
     figure: Figure | None = None,
 ) -> None:
     """Write `name`.json to --out, and `name`.png if there is a figure."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    known = {"scale": args.scale, "seed": args.seed}
+    folder = scripts.results_folder(args)
+    known = {what: vars(args)[what] for what in ("scale", "seed") if what in args}
     text = json.dumps({**known, **results}, indent=1, allow_nan=False) + "\n"
-    files = {args.out / f"{name}.json": lambda path: path.write_text(text)}
+    files = {folder / f"{name}.json": lambda path: path.write_text(text)}
     if figure is not None:
-        files[args.out / f"{name}.png"] = lambda path: save_picture(figure, path)
+        files[folder / f"{name}.png"] = lambda path: save_picture(figure, path)
     atomic.replace(files)
     print(f"wrote {' and '.join(map(str, files))}")

@@ -26,11 +26,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seeds": {"type": int, "help": "number of seeds; default: that of the scale"},
     "devices": {"type": int, "help": "default: all cores"},
     "data-dir": {"type": Path, "help": "folder with prepared data sets"},
-    "results": {
-        "type": Path,
-        "help": "folder of figures and tables; default: that of the runs",
+    "results": {"type": Path, "help": "folder of figures and tables; default: --out"},
+    "workers": {"type": int, "default": 0, "help": "processes; default: this one"},
+    "launcher": {"choices": ("local", "slurm"), "default": "local"},
+    "dry-run": {
+        "action": "store_true",
+        "help": "print the plan and its time, run nothing",
     },
 }
+GRID = ("workers", "launcher", "dry-run")  # options of scripts that run a grid
 
 
 def parser(
@@ -45,7 +49,7 @@ def parser(
     found.add_argument(
         "--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}"
     )
-    for option in options:
+    for option in dict.fromkeys(("results", *options)):
         found.add_argument(f"--{option}", **OPTIONS[option])
     return found
 
@@ -73,6 +77,30 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         if not (is_ours(error) or file.is_relative_to(Path(__file__).parent)):
             raise
         command.error(str(error))
+
+
+def run_grid(args: argparse.Namespace, name: str, **spec: Any) -> Any:
+    """Return the finished grid `name` in --out; with --dry-run print its plan and end the script.
+
+    Raises:
+        ValueError: some runs failed.
+    """
+    options = {"workers": args.workers, "launcher": args.launcher}
+    found = srp.grid(**spec, **options, out=args.out / name, dry_run=args.dry_run)
+    if found.failures:
+        raise ValueError(f"{args.out / name}: {'; '.join(map(str, found.failures))}")
+    if args.dry_run:
+        raise SystemExit(f"{name}: {len(found.values)} runs, {found.seconds:.0f} s")
+    return found
+
+
+def histories(grid: Any, *axes: str) -> dict[tuple[Any, ...], list[History]]:
+    """Return the runs of a grid by their values on these axes, those of equal values in order."""
+    found: dict[tuple[Any, ...], list[History]] = {}
+    for name, history in grid.histories.items():
+        values = grid.values[name]
+        found.setdefault(tuple(values[axis] for axis in axes), []).append(history)
+    return found
 
 
 def simulate_each(

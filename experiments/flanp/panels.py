@@ -482,7 +482,7 @@ def report(results: list[Mapping[str, Any]]) -> str:
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
     return scripts.parser(
-        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", "results"
+        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds"
     )
 
 

@@ -521,7 +521,7 @@ def run_study(args: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/stragglers", "data-dir", "results")
+    parser = scripts.parser(__doc__, SCALES, "runs/stragglers", "data-dir")
     parser.add_argument(
         "--personalizations",
         nargs="+",

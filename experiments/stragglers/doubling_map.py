@@ -274,9 +274,7 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map", "results").parse_args(
-        arguments
-    )
+    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map").parse_args(arguments)
     scale, args.out = SCALES[args.scale], args.out / args.scale
     results = scripts.results_folder(args)
     rows: list[dict] = []
