@@ -169,9 +169,7 @@ def run_stages(
                 int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None, *of_start,
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
-                found[str(n)][name].append(
-                    None if value is None else curves.rounded(value)
-                )
+                found[str(n)][name].append(curves.rounded(value))
         reached = {
             name: [v for v in values if v is not None]
             for name, values in found[str(n)].items()

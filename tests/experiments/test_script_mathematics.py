@@ -137,7 +137,9 @@ def test_exact_rounds_agree_with_the_simulator(method, initial, import_from):
     get = import_from("flanp")
     worlds = get("worlds")
     one = worlds.linear(1, None, num_clients=4, samples=30, dim=3, full_batch=True)
-    run = worlds.CURVES[method].run(one, 1, 25, 25)
+    options = worlds.CURVES[method].options(one, 1, 25, 25)
+    algorithm = options.pop("method")
+    run = srp.simulate(algorithm, options.pop("data"), **options, progress=False)
     found = get("fixed_target").simulate_exact(one, 1, initial, one.local_steps, 25)
     np.testing.assert_allclose(found.elapsed, run.elapsed(), rtol=1e-5)
     np.testing.assert_allclose(
