@@ -45,9 +45,11 @@ if TYPE_CHECKING:
     from fedjax_srp.driver.evaluate import evaluate
     from fedjax_srp.driver.memory import estimate_memory
     from fedjax_srp.driver.personalize import personalize
+    from fedjax_srp.driver.retime import retime
     from fedjax_srp.driver.simulate import simulate, simulate_seeds
     from fedjax_srp.driver.simulation import Simulation
     from fedjax_srp.lab.grids.grid import grid
+    from fedjax_srp.lab.grids.measure import measure
     from fedjax_srp.lab.report import plots
     from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, Static, part
     from fedjax_srp.results import callbacks as watch
@@ -92,6 +94,7 @@ __all__ = [
     "evaluation",
     "grid",
     "linear",
+    "measure",
     "methods",
     "models",
     "named_key",
@@ -101,6 +104,7 @@ __all__ = [
     "participation",
     "personalize",
     "plots",
+    "retime",
     "simulate",
     "simulate_seeds",
     "theory",
@@ -145,8 +149,10 @@ _HOME = {
     "estimate_memory": "driver.memory",
     "evaluate": "driver.evaluate",
     "grid": "lab.grids.grid",
+    "measure": "lab.grids.measure",
     "optimizer": "algorithms.optimizers",
     "personalize": "driver.personalize",
+    "retime": "driver.retime",
     "simulate": "driver.simulate",
     "simulate_seeds": "driver.simulate",
     "use_all_cores": "xla.cores",

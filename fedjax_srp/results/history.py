@@ -6,6 +6,7 @@ one run covers every cost.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -18,6 +19,7 @@ import numpy as np
 
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
 from fedjax_srp.parts.checks import (
+    check_choice,
     check_known,
     check_numbers,
     checked,
@@ -211,6 +213,14 @@ class History:
                 return "validation"
             options = options.get("data")
         return "test"
+
+    def judged_by(self, evaluation: str) -> History:
+        """Return the same run with one of its evaluations as the default one."""
+        check_choice("evaluation", evaluation, self.accuracies)
+        judged = copy.copy(self)  # without reading the states
+        accuracies = {evaluation: self.accuracies[evaluation], **self.accuracies}
+        vars(judged)["accuracies"] = accuracies
+        return judged
 
     @property
     def final_accuracy(self) -> float:

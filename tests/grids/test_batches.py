@@ -296,7 +296,7 @@ def test_tables_have_the_options_of_variants(tmp_path):
     }
     found = grid(tmp_path, {"seed": [0, 1]}, variants=variants)
     rows = found.summary()
-    assert list(rows)[:5] == ["run", "variant", "seed", "method", "learning_rate"]
+    assert list(rows)[:6] == ["run", "id", "variant", "seed", "method", "learning_rate"]
     assert rows["method"].tolist() == ["fedavg"] * 4
     assert rows["learning_rate"].fillna(-1).tolist() == [0.2, 0.2, -1, -1]  # as given
     assert next(iter(found.folders)) == "plain, seed=0"

@@ -19,7 +19,7 @@ OPTIONS = {
         "file",
         str,
         REQUIRED,
-        "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]",
+        "TOML with tables [options], [axes], [variants.NAME], [[exclude]], [[where]] and [scales.NAME]",
     ),
     **written(grid, leave_out=("file", "workers")),
     "workers": Option(

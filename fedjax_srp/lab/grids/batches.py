@@ -23,6 +23,7 @@ import numpy as np
 
 from fedjax_srp.driver.checkpoint import snapshots
 from fedjax_srp.lab.grids.points import Point, Problems
+from fedjax_srp.lab.runs.run import Run
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import json_files
@@ -106,13 +107,22 @@ class Unit(NamedTuple):
     members: tuple[Member, ...]
     shared: Path  # folder of the checkpoint of a batch and of the last error
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its points."""
+        return [member.point.name for member in self.members]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of its points."""
+        return [member.point.run for member in self.members]
+
     def trainings(self) -> dict[Hashable, int]:
         """Return training -> its rounds at most.
 
         Points that differ only in their evaluation share a training.
         """
-        runs = [member.point.run for member in self.members]
-        return {run.training: run.settings.num_rounds for run in runs}
+        return {run.training: run.settings.num_rounds for run in self.runs}
 
     def num_rounds(self) -> int:
         """Return the rounds of all trainings together, at most."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from fedjax_srp.lab.grids.launch import (
 )
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
+from fedjax_srp.lab.grids.work import Work
 from fedjax_srp.lab.runs.folder import tidy
 from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.lab.runs.run import load_data
@@ -91,36 +93,59 @@ def execute(
             if member.is_finished():
                 tidy(member.folder)
     is_silent = not progress or dry_run or not unfinished
-    bar = GridBar(unfinished, len(members), is_silent)
-    runner = Launcher(bar)
-    try:
-        if outdated and not dry_run:
-            _run(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)
-        if launcher == "slurm" and unfinished and not dry_run:
-            shared = folder / batches.SHARED / "slurm"
-            runner = SlurmLauncher(shared, slurm or {}, bar)
-        elif launcher == "local" and unfinished and workers:
-            runner = ProcessLauncher(workers, folder / batches.SHARED, unfinished, bar)
+    if outdated and not dry_run:
+        run_units(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)
+    is_estimate = dry_run and launcher == "slurm"  # jobs wait in a queue
+    todo = [] if is_estimate else unfinished
+    with launched(
+        todo, len(members), folder, workers, launcher, slurm, is_silent
+    ) as runner:
         if not dry_run:
-            _run(unfinished, runner, retries, failures)
-        elif launcher == "local":
+            run_units(unfinished, runner, retries, failures)
+        elif not is_estimate:
             seconds = _measure(unfinished, runner, num_workers, failures)
-    finally:
-        runner.close()
-        bar.close()
-    for failure in failures:
-        print(printable(f"failed: {failure.name}: {failure.error}"), file=sys.stderr)
+    print_failures(failures)
     return GridOutcome(members, failures, seconds)
 
 
-def _run(
-    units: Sequence[Unit], runner: Launcher, retries: int, failures: list[Failure]
+def print_failures(failures: Sequence[Failure]) -> None:
+    """Print a line for each failure."""
+    for failure in failures:
+        print(printable(f"failed: {failure.name}: {failure.error}"), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def launched(
+    units: Sequence[Work],
+    num_points: int,
+    folder: Path,
+    workers: int,
+    launcher: LauncherName,
+    slurm: Mapping[str, Any] | None,
+    is_silent: bool,
+    called: str = "runs",
+) -> Iterator[Launcher]:
+    """Yield a launcher of units with a progress bar, and stop what still runs at the end."""
+    bar = GridBar(units, num_points, is_silent, called)
+    runner = Launcher(bar)
+    try:
+        if launcher == "slurm" and units:
+            runner = SlurmLauncher(folder / batches.SHARED / "slurm", slurm or {}, bar)
+        elif units and workers:
+            runner = ProcessLauncher(workers, folder / batches.SHARED, units, bar)
+        yield runner
+    finally:
+        runner.close()
+        bar.close()
+
+
+def run_units(
+    units: Sequence[Work], runner: Launcher, retries: int, failures: list[Failure]
 ) -> None:
     """Run units, and append those that fail to `failures`."""
     for unit, result in perform("run", units, runner, retries):
         if result.error is not None:
-            names = [member.point.name for member in unit.members]
-            failures.extend(Failure(name, result.error) for name in names)
+            failures.extend(Failure(name, result.error) for name in unit.names)
 
 
 def _measure(
@@ -137,7 +162,7 @@ def _measure(
     seconds = 0.0
     for first, result in perform("measure", first_units, runner, retries=0):
         if result.error is not None:
-            failures.append(Failure(first.members[0].point.name, result.error))
+            failures.append(Failure(first.names[0], result.error))
             continue
         seconds += result.value.compile
         for unit in programs[_program(first)]:
@@ -148,8 +173,8 @@ def _measure(
     return seconds / num_workers
 
 
-def _program(unit: Unit) -> Any:
-    return unit.members[0].point.run.program(*LIMITS)
+def _program(unit: Work) -> Any:
+    return unit.runs[0].program(*LIMITS)
 
 
 def plan(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_srp.lab.grids.execute import LauncherName, Number
-from fedjax_srp.lab.grids.points import Spec, points, read
+from fedjax_srp.lab.grids.points import at_scale, overlaid, points, read
 from fedjax_srp.lab.grids.result import Grid, run_grid
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.part import Count
@@ -22,6 +22,9 @@ def grid(
     options: Mapping[str, Any] | None = None,
     variants: Mapping[str, Mapping[str, Any]] | None = None,
     exclude: Sequence[Mapping[str, Any]] = (),
+    where: Sequence[Mapping[str, Any]] = (),
+    scales: Mapping[str, Mapping[str, Any]] | None = None,
+    scale: str | None = None,
     out: str | os.PathLike | None = None,
     workers: Number = 0,
     batch: Count | None = None,
@@ -39,12 +42,18 @@ def grid(
     the end and tried again by the next call.
 
     Args:
-        file: TOML with tables [options], [axes], [variants.NAME], [[exclude]] and `out`, instead of arguments.
+        file: TOML with tables [options], [axes], [variants.NAME], [[exclude]], [[where]], [scales.NAME] and `out`.
+            Arguments beside it replace its options, axes and options of variants of the same names, and add rules.
         axes: option -> its values; there is a run for each combination.
         options: of every run. An option that a method does not read is left out of its runs.
-        variants: name -> options that go together: one more axis, called "variant".
+        variants: name -> options that go together: one more axis, called "variant". An axis of this name chooses some.
         exclude: rules; a run with all values of a rule is left out, a list matches any of its values. A rule that
             matches no run is refused.
+        where: rules, each with options that it sets in such runs: {"method": ["fedrep"], "set": {"epochs": 5}}.
+        scales: name -> tables options, axes, variants, exclude and where that replace or add to the others at this
+            scale, such as {"smoke": {"options": {"num_rounds": 4}}}.
+        scale: one of the scales, of the file or of `scales`. What is then without effect, such as a rule for runs of
+            another scale, is not refused.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
         batch: most runs in one program; they differ only in seed and in floats such as learning rates. None: as many
@@ -74,15 +83,20 @@ def grid(
         {'fedrep': 20.0, 'srpfl': 5.0}
     """
     others: dict[str, Any] = {}
+    tables = {"options": options, "axes": axes, "variants": variants}
+    tables |= {"exclude": list(exclude), "where": list(where)}
+    given = {name: table for name, table in tables.items() if table}
     if file is None:
-        spec = Spec(options or {}, axes or {}, variants or {}, exclude)
-    elif axes or options or variants or exclude:
+        scaled = given | {"scales": scales or {}}
+        spec = at_scale(scaled, scale, "grid")
+    elif scales:
         raise ValueError(
-            f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, "
-            "not both"
+            f"file={os.fspath(file)!r}: scales stand in the file; give them there, or no file"
         )
     else:
-        spec, others = read(os.fspath(file))
+        spec, others = read(os.fspath(file), scale)
+        if given:
+            spec = overlaid(spec, at_scale(given, None, "grid"))
     return run_grid(
         points(spec),
         writable(out or others.get("out") or "runs/grid"),

@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from fedjax_srp.lab.grids.batches import Unit
-from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
+from fedjax_srp.lab.grids.work import TaskResult, Work, Worker, packed, unpacked
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
 
-_BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
+_BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} {unit} |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
 # no warning of semaphores that a grid left behind when it was killed: they are removed
@@ -44,31 +43,35 @@ _GPU = re.compile(r"\d|GPU-|MIG-")
 class GridBar(tqdm):
     """Progress bar over the rounds of a grid."""
 
-    def __init__(self, units: Sequence[Unit], num_points: int, silent: bool):
+    def __init__(
+        self, units: Sequence[Work], num_points: int, silent: bool, called: str = "runs"
+    ):
+        self._called = called
         self._num_points = num_points
-        self._num_finished = num_points - sum(len(unit.members) for unit in units)
+        self._num_finished = num_points - sum(len(unit.names) for unit in units)
         self._num_failed = 0
         self._rounds = Counter[str]()  # unit id -> its completed rounds
         super().__init__(
             total=sum(unit.num_rounds() for unit in units),
             desc=self.description(),
             bar_format=_BAR_FORMAT,
+            unit="rounds" if called == "runs" else called,
             disable=silent,
             miniters=0,
         )
 
-    def show(self, unit: Unit, rounds: int) -> None:
+    def show(self, unit: Work, rounds: int) -> None:
         """Show the completed rounds of a unit; after a restart, once there are more than before."""
         new = max(0, rounds - self._rounds[unit.id])
         self._rounds[unit.id] += new
         self.update(new)
 
-    def finish(self, unit: Unit, has_failed: bool) -> None:
+    def finish(self, unit: Work, has_failed: bool) -> None:
         """Count the runs of a unit as finished, or as failed after the last retry."""
         if has_failed:
-            self._num_failed += len(unit.members)
+            self._num_failed += len(unit.names)
         else:
-            self._num_finished += len(unit.members)
+            self._num_finished += len(unit.names)
             self.show(unit, unit.num_rounds())
         self.set_description_str(self.description())
 
@@ -79,7 +82,7 @@ class GridBar(tqdm):
 
     def description(self) -> str:
         """Count the finished and the failed runs."""
-        text = f"{self._num_finished} of {self._num_points} runs"
+        text = f"{self._num_finished} of {self._num_points} {self._called}"
         if self._num_failed:
             text += f", {self._num_failed} failed"
         return text
@@ -91,20 +94,20 @@ class Launcher:
     def __init__(self, bar: GridBar):
         self.bar = bar
         self._worker = Worker()
-        self._started: list[tuple[str, Unit]] = []
+        self._started: list[tuple[str, Work]] = []
 
-    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
+    def earlier_jobs(self, units: Sequence[Work]) -> set[str]:
         """Return the ids of units that jobs of an earlier call still run."""
         return set()
 
-    def start(self, task: str, unit: Unit) -> bool:
+    def start(self, task: str, unit: Work) -> bool:
         """Start a task of `Worker` on a unit; return False if no worker is free."""
         if self._started:
             return False
         self._started.append((task, unit))
         return True
 
-    def results(self) -> list[tuple[Unit, TaskResult]]:
+    def results(self) -> list[tuple[Work, TaskResult]]:
         """Wait until a running unit has news, or for a moment, and return the units that ended."""
         task, unit = self._started.pop()
         show = functools.partial(self.bar.show, unit)
@@ -115,8 +118,8 @@ class Launcher:
 
 
 def perform(
-    task: str, units: Sequence[Unit], launcher: Launcher, retries: int
-) -> Iterator[tuple[Unit, TaskResult]]:
+    task: str, units: Sequence[Work], launcher: Launcher, retries: int
+) -> Iterator[tuple[Work, TaskResult]]:
     """Run units and yield each with its result.
 
     Failed units are tried again after all others, `retries` times; those that another process
@@ -141,7 +144,7 @@ def perform(
             num_failures[unit.id] += has_failed
             if has_failed and num_failures[unit.id] <= retries:
                 waiting.append(unit)
-                name = unit.members[0].point.name
+                name = unit.names[0]
                 launcher.bar.say(f"will be tried again: {name}: {result.error}")
             else:
                 launcher.bar.finish(unit, has_failed)
@@ -202,7 +205,7 @@ class _Slot:
     def __init__(
         self, cores: Sequence[int], gpu: str | None, log: Path, units: bytes
     ) -> None:
-        self.unit: Unit | None = None
+        self.unit: Work | None = None
         self.future: Future[TaskResult] = Future()
         self._processes = _OneProcess()
         self.rounds = self._processes.RawValue("q")
@@ -212,7 +215,7 @@ class _Slot:
         self._arguments = (cores, gpu, log, units, self.rounds)
         self._pool: ProcessPoolExecutor | None = None
 
-    def start(self, task: str, unit: Unit) -> None:
+    def start(self, task: str, unit: Work) -> None:
         """Give the worker a task on a unit."""
         self.unit = unit
         self.rounds.value = 0
@@ -223,7 +226,7 @@ class _Slot:
                 self.close()
                 self.future = self._submit(task, unit)
 
-    def _submit(self, task: str, unit: Unit) -> Future[TaskResult]:
+    def _submit(self, task: str, unit: Work) -> Future[TaskResult]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, self._processes, _set_up, self._arguments)
         return self._pool.submit(_perform_here, task, unit.id)
@@ -281,7 +284,7 @@ class ProcessLauncher(Launcher):
         bar: progress bar.
     """
 
-    def __init__(self, num_workers: int, log: Path, units: Sequence[Unit], bar: GridBar):
+    def __init__(self, num_workers: int, log: Path, units: Sequence[Work], bar: GridBar):
         self.bar = bar
         log.mkdir(parents=True, exist_ok=True)
         for link in filter(Path.is_symlink, log.glob("worker_*.log")):
@@ -293,7 +296,7 @@ class ProcessLauncher(Launcher):
             self._slots.append(_Slot(share, gpu, log / f"worker_{i}.log", pickled))
 
     @override
-    def start(self, task: str, unit: Unit) -> bool:
+    def start(self, task: str, unit: Work) -> bool:
         for slot in self._slots:
             if slot.unit is None:
                 slot.start(task, unit)
@@ -301,7 +304,7 @@ class ProcessLauncher(Launcher):
         return False
 
     @override
-    def results(self) -> list[tuple[Unit, TaskResult]]:
+    def results(self) -> list[tuple[Work, TaskResult]]:
         ended = []
         busy = [slot for slot in self._slots if slot.unit is not None]
         futures.wait([slot.future for slot in busy], _POLL_WORKERS, "FIRST_COMPLETED")
@@ -358,7 +361,7 @@ class _Here(NamedTuple):
     """State of a worker process."""
 
     worker: Worker
-    units: dict[str, Unit]  # by id
+    units: dict[str, Work]  # by id
     rounds: Any  # of `_Slot`
 
 

@@ -10,7 +10,15 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +31,7 @@ from fedjax_srp.lab.report.repeats import distinguishing_suffix
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs.run import OPTIONS_OF_DATA_OBJECTS, Run, from_options
 from fedjax_srp.models import SplitModel
-from fedjax_srp.parts.checks import nearest, short
+from fedjax_srp.parts.checks import check_choice, nearest, short
 from fedjax_srp.parts.files import read_text
 from fedjax_srp.parts.options import Option
 from fedjax_srp.parts.part import as_annotated, types_of
@@ -60,14 +68,18 @@ _MAX_COMBINATIONS = 100_000
 
 
 class Spec(NamedTuple):
-    """Specification of a grid, with the options of `fedjax-srp run`."""
+    """Specification of a grid, with the options of `fedjax-srp run`.
+
+    A rule of `exclude` or `where` applies to runs with all of its values; a list matches
+    any of its values.
+    """
 
     options: Mapping[str, Any]  # of every run
     axes: Mapping[str, Any]  # option -> its values, or name -> value
     variants: Mapping[str, Mapping[str, Any]]  # name -> options, one more axis
-    exclude: Sequence[
-        Mapping[str, Any]
-    ]  # leaves out runs with all values of a rule; a list matches any of its values
+    exclude: Sequence[Mapping[str, Any]] = ()  # rules of runs that are left out
+    where: Sequence[Mapping[str, Any]] = ()  # rules, and options that they `set`
+    is_part: bool = False  # what concerns runs of another scale may be without effect
 
 
 class NamedObject(NamedTuple):
@@ -103,45 +115,123 @@ class Point(NamedTuple):
     @property
     def folder(self) -> str:
         """Name of a new run folder."""
-        return f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', self.name)[:_MAX_NAME_LENGTH].strip('_')}-{self.id}"
+        return folder_name(self.name, self.id)
 
 
-def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
-    """Return the grid of a TOML file, and its other entries: `out` and the table `slurm`.
+def folder_name(name: str, digits: str) -> str:
+    """Return the name of a new folder."""
+    plain = re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
+    return f"{plain[:_MAX_NAME_LENGTH].strip('_')}-{digits}"
+
+
+_TABLES = Spec._fields[:-1]
+_SHAPES: dict[str, tuple[type, str]] = {
+    "exclude": (list, "a list of tables, [[exclude]]"),
+    "where": (list, "a list of tables, [[where]]"),
+    "out": (str, "a string"),
+}
+
+
+def read(path: str | Path, scale: str | None = None) -> tuple[Spec, dict[str, Any]]:
+    """Return the grid of a TOML file at a scale, and its other entries: `out` and the table `slurm`.
 
     Raises:
-        ValueError: no such file, invalid TOML, or an unknown table.
+        ValueError: no such file, invalid TOML, or an unknown table or scale.
     """
+    called = f"file={str(path)!r}"
     try:
         found = tomllib.loads(read_text(Path(path)))
     except OSError as error:
         raise ValueError(
-            f"file={str(path)!r}: {error.strerror}; give a TOML file with [options] and [axes]"
+            f"{called}: {error.strerror}; give a TOML file with [options] and [axes]"
         ) from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # UnicodeDecodeError and TOMLDecodeError
-        raise ValueError(f"file={str(path)!r}: invalid TOML ({error})") from None
-    known = (*Spec._fields, "out", "slurm")
-    for name, value in found.items():
-        if name not in known:
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError
+        raise ValueError(f"{called}: invalid TOML ({error})") from None
+    others = {name: found.pop(name) for name in ("out", "slurm") if name in found}
+    for name, value in others.items():
+        _check_shape(called, name, value)
+    return at_scale(found, scale, called, are_flat=False), others
+
+
+def at_scale(
+    found: Mapping[str, Any], scale: str | None, called: str, are_flat: bool = True
+) -> Spec:
+    """Return the grid of tables by name, with those of a scale laid over the others.
+
+    Args:
+        found: options, axes, variants, exclude and where, and scales: name -> such tables.
+        scale: one of the scales; None for none.
+        called: begins the errors.
+        are_flat: names have dots as texts, not as tables within tables.
+    """
+    tables = dict(found)
+    scales = tables.pop("scales", {})
+    _check_shape(called, "scales", scales)
+    whole = _spec(tables, called, are_flat)
+    laid = {}
+    for name, over in scales.items():
+        _check_shape(called, f"scales.{name}", over)
+        laid[name] = _spec(over, f"{called}: scales.{name}", are_flat)
+    if scale is None:
+        return whole
+    if not scales:
+        raise ValueError(f"scale={scale!r}: the grid has no scales; leave it out")
+    check_choice("scale", scale, [*scales])
+    return overlaid(whole, laid[scale])
+
+
+def _spec(tables: Mapping[str, Any], called: str, are_flat: bool) -> Spec:
+    for name, value in tables.items():
+        if name not in _TABLES:
+            known = (*_TABLES, "scales", "out", "slurm")
             raise ValueError(
-                f"file={str(path)!r}: unknown entry {name!r}{nearest(name, known)}; options belong under [options]"
+                f"{called}: unknown entry {name!r}{nearest(name, known)}; options belong under [options]"
             )
-        wanted = {"exclude": list, "out": str}.get(name, dict)
-        if not isinstance(value, wanted):
-            shape = {"exclude": "a list of tables, [[exclude]]", "out": "a string"}.get(
-                name, f"a table, [{name}]"
-            )
-            raise ValueError(f"file={str(path)!r}: {name}={short(value)} must be {shape}")
-    options, axes, variants, exclude = (
-        found.pop(name, [] if name == "exclude" else {}) for name in Spec._fields
-    )
+        _check_shape(called, name, value)
+    options, axes, variants = (tables.get(name, {}) for name in _TABLES[:3])
+    exclude, where = (tables.get(name, []) for name in _TABLES[3:])
+    if are_flat:
+        return Spec(options, axes, variants, exclude, where)
     variants = {name: _flat(given) for name, given in variants.items()}
+    rules = []
+    for rule in where:
+        given = dict(rule)
+        set_by_rule = {"set": _flat(given.pop("set"))} if "set" in given else {}
+        rules.append(_flat(given) | set_by_rule)
     return Spec(
-        _flat(options), _flat(axes), variants, [_flat(rule) for rule in exclude]
-    ), found
+        _flat(options), _flat(axes), variants, [_flat(rule) for rule in exclude], rules
+    )
+
+
+def _check_shape(called: str, name: str, value: Any) -> None:
+    kind, shape = _SHAPES.get(name, (Mapping, f"a table, [{name}]"))
+    if not isinstance(value, kind):
+        raise ValueError(f"{called}: {name}={short(value)} must be {shape}")
+
+
+def overlaid(base: Spec, over: Spec) -> Spec:
+    """Lay one grid over another: its options, axes and options of variants replace those of one name.
+
+    Its rules are added.
+    """
+    variants = dict(base.variants)
+    for name, options in over.variants.items():
+        of_base = variants.get(name, {})
+        if isinstance(options, Mapping) and isinstance(of_base, Mapping):
+            options = {**of_base, **options}
+        variants[name] = options
+    return Spec(
+        {**_without(base.options, over.axes), **over.options},
+        {**_without(base.axes, over.options), **over.axes},
+        variants,
+        [*base.exclude, *over.exclude],
+        [*base.where, *over.where],
+        is_part=True,
+    )
+
+
+def _without(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in names}
 
 
 def _flat(table: Any) -> Any:
@@ -179,15 +269,20 @@ def points(spec: Spec) -> list[Point]:
     Options that a method does not read are left out of its runs, and runs that are then equal are merged.
     """
     spec = spec._replace(axes={name: _as_list(each) for name, each in spec.axes.items()})
+    problems = Problems()
+    chosen = spec.axes.get(VARIANT, [*spec.variants])
+    if VARIANT in spec.axes:
+        _check_variants("axes", chosen, spec.variants, problems.add)
     count = math.prod(
-        len(each) for each in spec.axes.values() if isinstance(each, Sized)
+        len(each) for name, each in spec.axes.items() if isinstance(each, Sized)
     ) * max(len(spec.variants), 1)
     if count > _MAX_COMBINATIONS:
         raise ValueError(
             f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
         )
     run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
-    problems = Problems()
+    is_part = spec.is_part or VARIANT in spec.axes
+    spec = spec._replace(axes=_without(spec.axes, [VARIANT]))
     spec = _Coercer(problems).spec(spec)
     problems.raise_if_any()
     of_every_run = (run_options.FIXED | {"data"}) - {
@@ -196,12 +291,15 @@ def points(spec: Spec) -> list[Point]:
         *run_options.DATA,
     }
     unread = {*spec.options, *spec.axes} - of_every_run
+    set_together = [*spec.variants.values(), *(rule["set"] for rule in spec.where)]
     distinguishing = dict.fromkeys(
-        [*spec.axes, *itertools.chain.from_iterable(spec.variants.values())]
+        [*spec.axes, *itertools.chain.from_iterable(set_together)]
     )
+    spec = spec._replace(variants={name: spec.variants[name] for name in chosen})
     found: dict[str, list[Point]] = {}
     runs: dict[Any, Run] = {}
-    hits = [0] * len(spec.exclude)
+    rules = [*spec.where, *spec.exclude]
+    hits = [0] * len(rules)
     for values, given in _products(spec, hits):
         try:
             kept = _options_read(given)
@@ -214,17 +312,19 @@ def points(spec: Spec) -> list[Point]:
             )
             found.setdefault(point.digest, []).append(point)
         except ValueError as error:
-            problems.add(error, _name(values))
+            problems.add(error, name_of(values))
     if not found and not problems:
         problems.add("exclude leaves out all runs; remove a rule")
-    for rule, hit in zip(spec.exclude, hits, strict=True):
-        if not hit:
+    for rule, hit in zip(rules, hits, strict=True):
+        if not hit and not is_part:
             text = ", ".join(
                 f"{name}={' or '.join(map(_text, wanted))}"
                 for name, wanted in rule.items()
+                if name != "set"
             )
+            kind = "where" if "set" in rule else "exclude"
             problems.add(
-                f"exclude: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
+                f"{kind}: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
                 "variants, not defaults)"
             )
     ids = Counter(same[0].id for same in found.values())
@@ -234,7 +334,7 @@ def points(spec: Spec) -> list[Point]:
                 f"two runs have the id {point.id}, by chance; put them into two grids",
                 point.name,
             )
-    for option in sorted(unread) if not problems else ():
+    for option in sorted(unread) if not (problems or is_part) else ():
         is_of_data = option in run_options.DATA
         of_methods = (
             "no method of the grid reads it (one given as an object has its own value)"
@@ -281,8 +381,26 @@ class _Coercer:
                 )
         for option in sorted({*spec.options} & {*axes}):
             self._note(f"{option} is both an option and an axis; remove one of the two")
-        rules = [rule for given in spec.exclude if (rule := self._rule(given, variants))]
-        return Spec(self._table(spec.options, ""), axes, variants, rules)
+        rules = []
+        for given in spec.exclude:
+            rules += self._rule("exclude", given, variants)
+        settings = []
+        for given in spec.where:
+            settings += self._setting(given, variants, axes)
+        return Spec(self._table(spec.options, ""), axes, variants, rules, settings)
+
+    def _setting(
+        self, given: Any, variants: Mapping[str, Any], axes: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Return a rule of `where`: option -> its values, and the options that it sets."""
+        if not isinstance(given, Mapping) or not given.get("set"):
+            self._note(f"where: {short(given)} must be a table with values and `set`")
+            return []
+        options = self._table(given["set"], "where: ")
+        for name in options.keys() & axes:
+            self._note(f"where: {name} is also an axis; remove one of the two")
+        rules = self._rule("where", _without(given, ["set"]), variants)
+        return [rule | {"set": options} for rule in rules]
 
     def _axis(self, name: str, given: Any) -> list[Any]:
         named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
@@ -353,29 +471,41 @@ class _Coercer:
                 self._note(f"{where}{error}")
         return given
 
-    def _rule(self, given: Any, variants: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Return a rule of `exclude` as option -> its values."""
+    def _rule(
+        self, kind: str, given: Any, variants: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return a rule as option -> its values; none if it is no table."""
         if not isinstance(given, Mapping) or not given:
-            self._note(f"exclude: {short(given)} must be a table of options")
-            return {}
-        rule: dict[str, list[Any]] = {}
+            self._note(f"{kind}: {short(given)} must be a table of options")
+            return []
+        rule: dict[str, Any] = {}
         for name, wanted in given.items():
-            several = rule[name] = (
-                list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-            )
+            several = [wanted]
+            if isinstance(wanted, list | tuple):
+                several = list(wanted)
+            rule[name] = several
             if name == VARIANT:
-                for unknown in (value for value in several if value not in [*variants]):
-                    known = f"; choose from {', '.join(variants) or 'none'}"
-                    hint = nearest(str(unknown), variants)
-                    self._note(f"exclude: unknown variant {short(unknown)}{hint}{known}")
+                _check_variants(kind, several, variants, self._note)
             elif name != "data":
                 try:
                     rule[name] = [coerce(name, self._options[name], wanted)]
                 except (ValueError, KeyError):
-                    rule[name] = [
-                        self._value(name, value, "exclude: ") for value in several
-                    ]
-        return rule
+                    where = f"{kind}: "
+                    rule[name] = [self._value(name, value, where) for value in several]
+        return [rule]
+
+
+def _check_variants(
+    kind: str, names: Any, variants: Mapping[str, Any], note: Callable[[str], None]
+) -> None:
+    if not isinstance(names, list) or not names:
+        note(f"{kind}: {VARIANT}={short(names)} must be a list of variants")
+        return
+    for unknown in names:
+        if unknown not in [*variants]:
+            known = ", ".join(variants) or "none"
+            hint = nearest(str(unknown), variants)
+            note(f"{kind}: unknown variant {short(unknown)}{hint}; choose from {known}")
 
 
 def coerce(name: str, option: Option, value: Any) -> Any:
@@ -399,21 +529,64 @@ def _products(
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
-        of_variant = spec.variants[values[VARIANT]] if VARIANT in values else {}
+        of_axes = _without(values, [VARIANT])
         given = {
             **spec.options,
-            **of_variant,
-            **{n: v for n, v in values.items() if n != VARIANT},
+            **spec.variants.get(values.get(VARIANT, ""), {}),
+            **of_axes,
         }
-        all_values = {**given, **values}
-        applies = [
-            all(all_values.get(name) in wanted for name, wanted in rule.items())
-            for rule in spec.exclude
-        ]
-        for i, is_hit in enumerate(applies):
-            hits[i] += is_hit
-        if not any(applies):
+        for i, rule in enumerate(spec.where):
+            if _applies(_without(rule, ["set"]), given | values):
+                given |= rule["set"]
+                hits[i] += 1
+        is_excluded = False
+        for i, rule in enumerate(spec.exclude, len(spec.where)):
+            if _applies(rule, given | values):
+                is_excluded = True
+                hits[i] += 1
+        if not is_excluded:
             yield values, given
+
+
+def combinations(spec: Spec) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the axis values and all arguments of each case of a measurement, whose names and types are free."""
+    problems = Problems()
+    axes: dict[str, list[Any]] = {}
+    for name, given in spec.axes.items():
+        listed = _as_list(given)
+        if isinstance(given, Mapping):
+            listed = [NamedObject(str(key), each, True) for key, each in given.items()]
+        if not isinstance(listed, list) or not listed:
+            problems.add(f"axes: {name}={short(given)} must be a list with values")
+        elif name in spec.options:
+            problems.add(f"{name} is both an option and an axis; remove one of the two")
+        else:
+            axes[name] = listed
+    chosen = axes.pop(VARIANT, [*spec.variants])
+    for name in chosen:
+        if name not in spec.variants:
+            problems.add(f"axes: unknown variant {short(name)}")
+    problems.raise_if_any()
+    spec = spec._replace(
+        axes=axes,
+        variants={name: spec.variants[name] for name in chosen},
+        exclude=list(map(_any_of, spec.exclude)),
+    )
+    yield from _products(spec, [0] * len(spec.exclude))
+
+
+def _any_of(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule as option -> its values, of free types: a list is a value or several."""
+    found = {}
+    for name, wanted in rule.items():
+        found[name] = [wanted]
+        if isinstance(wanted, list | tuple):
+            found[name] += wanted
+    return found
+
+
+def _applies(rule: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(values.get(name) in wanted for name, wanted in rule.items())
 
 
 def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -453,7 +626,7 @@ def _point(
     Args:
         values: of the axes that the run reads.
         given: the options that the run reads.
-        distinguishing: options that are axes or are set by variants.
+        distinguishing: options that are axes or are set by variants or rules.
         runs: options but for the seed -> a run that has them; it is added.
     """
     objects = {
@@ -473,7 +646,7 @@ def _point(
         option: given.get(option) for option in distinguishing if option not in values
     }
     digest = _digest(run, {name: given.get(name) for name in distinguishing})
-    return Point(_name(values) or run.name, values, of_variant, run, digest)
+    return Point(name_of(values) or run.name, values, of_variant, run, digest)
 
 
 def _digest(run: Run, distinguishing: Mapping[str, Any]) -> str:
@@ -525,10 +698,11 @@ def _merge(same: Sequence[Point], join_values: bool) -> Point:
             values[name] = different[0]
         elif join_values:
             values[name] = tuple(different)
-    return same[0]._replace(values=values, name=_name(values) or same[0].run.name)
+    return same[0]._replace(values=values, name=name_of(values) or same[0].run.name)
 
 
-def _name(values: Mapping[str, Any]) -> str:
+def name_of(values: Mapping[str, Any]) -> str:
+    """Return the name of the run, or case, of these values."""
     words = [
         _text(value) if option in _VALUE_ONLY else f"{option}={_text(value)}"
         for option, value in values.items()

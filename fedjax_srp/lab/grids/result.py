@@ -105,7 +105,10 @@ class Grid:
     def summary(
         self, target: float | None = None, communication: float | None = None
     ) -> pd.DataFrame:
-        """Return a table with a row per run: the options that differ, and numbers of `History.summary`.
+        """Return a table with a row per run and evaluation: the options that differ, and numbers of `History.summary`.
+
+        The first row of a run has its default evaluation. The column `id` is a hash of the record, what was asked for:
+        the same run has it in every grid.
 
         An option that has the name of a column, such as `num_rounds`, is `option_<name>`. Where `reached_at_once` is
         True, the first evaluation had reached the target, so that `time_to_target` is an upper bound; a warning says
@@ -116,11 +119,13 @@ class Grid:
             communication: cost per communicating round, in time units; None for that of each run.
         """
         rows = self._summary(target, communication)
-        num_bounds = sum(rows["reached_at_once"].eq(True)) if len(rows) else 0
-        if num_bounds:
+        bounds = rows[rows["reached_at_once"].eq(True)] if len(rows) else rows
+        if len(bounds):
+            num_bounds = len({*bounds["run"]})
             warnings.warn(
-                f"time_to_target of {num_bounds} of {len(rows)} runs is an upper bound (column reached_at_once): their "
-                "first evaluation has reached the target; evaluate earlier rounds, e.g. with eval_first=20",
+                f"time_to_target of {num_bounds} of {len(self.folders)} runs is an upper bound (column "
+                "reached_at_once): their first evaluation has reached the target; evaluate earlier rounds, e.g. with "
+                "eval_first=20",
                 stacklevel=2,
             )
         return rows
@@ -132,11 +137,38 @@ class Grid:
         for name, history in self.histories.items():
             goal = self._given(name, "target", target)
             cost = self._given(name, COST, communication)
-            numbers = history.summary(goal, cost)
-            row = self._first_columns(name, _SUMMARY)
-            row |= {column: numbers[column] for column in _SUMMARY}
-            rows.append(row)
+            first = self._first_columns(name, _SUMMARY)
+            judgements = [history.judged_by(each) for each in history.accuracies]
+            for judged in judgements or [history]:
+                numbers = judged.summary(goal, cost)
+                rows.append(first | {column: numbers[column] for column in _SUMMARY})
         return pd.DataFrame(rows)
+
+    def _numbers(self, by: str) -> dict[str, float]:
+        """Return run -> a number of its summary, by its default evaluation."""
+        rows = self._summary(None, None)
+        if not len(rows):
+            return {}
+        rows = rows.drop_duplicates("run")
+        return dict(zip(rows["run"], rows[by].astype(float), strict=True))
+
+    def histories_by(self, *axes: str) -> dict[Any, list[History]]:
+        """Group the histories of finished runs, such as the seeds of each method, for `srp.plots`.
+
+        Args:
+            *axes: options that differ, or "variant".
+
+        Returns:
+            Value, or values of several axes as a tuple -> histories, in the order of the grid.
+        """
+        groups: dict[Any, list[History]] = {}
+        for axis in axes:
+            check_choice("axes", axis, self._columns)
+        for name, history in self.histories.items():
+            values = tuple(self._columns[axis][name] for axis in axes)
+            group = values[0] if len(values) == 1 else values
+            groups.setdefault(group, []).append(history)
+        return groups
 
     def save(self, communication: float | None = None) -> list[Path]:
         """Write the tables into the folder, as the grid did with the cost of each run.
@@ -200,8 +232,7 @@ class Grid:
             groups.setdefault(group, []).append(names)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        rows = self._summary(None, None)
-        numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
+        numbers = self._numbers(by)
         best: list[str] = []
         for group, settings in groups.items():
             means: dict[tuple[str, ...], float] = {}
@@ -235,15 +266,12 @@ class Grid:
         import pandas as pd
 
         check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
-        rows = self._summary(None, None)
-        numbers = {}
-        if len(rows):
-            numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
+        numbers = self._numbers(by)
         settings = []
         for names in self._settings:
             row = self._first_columns(names[0], ("runs", by, f"{by}_std"))
-            del row["run"]
-            row.pop("seed", None)
+            for of_run in ("run", "id", "seed"):
+                row.pop(of_run, None)
             mean, std = mean_and_std([numbers.get(name, math.nan) for name in names])
             settings.append(row | {"runs": len(names), by: mean, f"{by}_std": std})
         return pd.DataFrame(settings)
@@ -332,7 +360,7 @@ class Grid:
 
     def _first_columns(self, name: str, others: Collection[str]) -> dict[str, object]:
         """Return a run's name and options, for a table that has other columns too."""
-        cells: dict[str, object] = {"run": name}
+        cells: dict[str, object] = {"run": name, "id": self.points[name].id}
         for option, values in self._columns.items():
             column = f"option_{option}" if option in others else option
             cells[column] = values[name]

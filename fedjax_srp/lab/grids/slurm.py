@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
-from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
+from fedjax_srp.lab.grids.work import TaskResult, Work, Worker, packed, unpacked
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.xla.cores import use_all_cores
@@ -34,7 +33,7 @@ _JOB_ID = re.compile(r"\d+(_\d+)?")
 
 
 class _Job(NamedTuple):
-    unit: Unit
+    unit: Work
     submitted: Any  # `submitit.Job`
     is_earlier: bool  # of an earlier call
 
@@ -105,7 +104,7 @@ class SlurmLauncher(Launcher):
         self._next_try = 0.0  # by `time.monotonic`
 
     @override
-    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
+    def earlier_jobs(self, units: Sequence[Work]) -> set[str]:
         jobs = {}
         for unit in units:
             with contextlib.suppress(DamagedError):
@@ -122,7 +121,7 @@ class SlurmLauncher(Launcher):
         return set(self._jobs)
 
     @override
-    def start(self, task: str, unit: Unit) -> bool:
+    def start(self, task: str, unit: Work) -> bool:
         if time.monotonic() < self._next_try:
             return False
         try:
@@ -144,7 +143,7 @@ class SlurmLauncher(Launcher):
         return True
 
     @override
-    def results(self) -> list[tuple[Unit, TaskResult]]:
+    def results(self) -> list[tuple[Work, TaskResult]]:
         ended = [name for name, job in self._jobs.items() if job.submitted.done()]
         if not ended:
             time.sleep(_POLL)

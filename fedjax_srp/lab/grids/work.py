@@ -19,6 +19,7 @@ from fedjax_srp.clocks.by_name import CLOCKS
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
 from fedjax_srp.lab.grids.batches import Member, Unit, batch_of
+from fedjax_srp.lab.grids.cases import Case
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.lab.runs.folder import execute, save
@@ -42,6 +43,9 @@ ERROR = "error.txt"  # in `Unit.shared`
 _MAX_ERROR_LENGTH = 300
 
 
+Work = Unit | Case
+
+
 class Cost(NamedTuple):
     """Seconds of a short run of a unit."""
 
@@ -61,7 +65,7 @@ class TaskResult(NamedTuple):
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
-def packed(units: Sequence[Unit]) -> bytes:
+def packed(units: Sequence[Work]) -> bytes:
     """Return units as bytes, for `unpacked` in another process.
 
     Classes and functions of a script or a notebook are sent as they are, and so is what the runs
@@ -70,7 +74,7 @@ def packed(units: Sequence[Unit]) -> bytes:
     Raises:
         ValueError: a value cannot be sent.
     """
-    runs = [member.point.run for unit in units for member in unit.members]
+    runs = [run for unit in units for run in unit.runs]
     try:
         return cloudpickle.dumps(({unit.id: unit for unit in units}, _registered(runs)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -81,7 +85,7 @@ def packed(units: Sequence[Unit]) -> bytes:
         ) from None
 
 
-def unpacked(units: bytes) -> dict[str, Unit]:
+def unpacked(units: bytes) -> dict[str, Work]:
     """Return id -> unit of `packed`, and register the names that came with them."""
     unit_of, entries = pickle.loads(units)
     for registry, own in zip(_REGISTRIES, entries, strict=True):
@@ -113,10 +117,13 @@ class Worker:
     def __init__(self) -> None:
         self._load = functools.cache(lambda file: run_options.load([file]))
 
-    def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
+    def perform(self, task: str, unit: Work, on_rounds: RoundsCallback) -> TaskResult:
         """Do a task, "run" or "measure"; errors become one line."""
-        run = unit.members[0].point.run
         try:
+            if isinstance(unit, Case):
+                unit.measure()
+                return TaskResult(None)
+            run = unit.runs[0]
             with recorded_jax_settings(run.record):
                 for file in run.load:
                     self._load(file)
@@ -153,8 +160,7 @@ class Worker:
 
         A training is judged by the evaluations of all its points.
         """
-        runs = [member.point.run for member in unit.members]
-        requests = [run.simulation(load_data(run.data)) for run in runs]
+        requests = [run.simulation(load_data(run.data)) for run in unit.runs]
         evaluations = []
         together: dict[str, None] = {}
         for request in requests:
@@ -172,7 +178,7 @@ class Worker:
             histories = simulate_seeds(**common, **batch._asdict())
         history_of = dict(zip(unit.trainings(), histories, strict=True))
         of_points = []
-        for run, request, names in zip(runs, requests, evaluations, strict=True):
+        for run, request, names in zip(unit.runs, requests, evaluations, strict=True):
             history = history_of[run.training]
             of_points.append(
                 shared_training.as_method(history, request["algorithm"], names)
@@ -210,7 +216,7 @@ class Worker:
                     save(history, member.folder, member.point.run, run.models)
 
 
-def _error_line(error: Exception, unit: Unit) -> str:
+def _error_line(error: Exception, unit: Work) -> str:
     """Return an error in one line; a bug leaves its traceback in the unit's folder."""
     of_system = errors.as_system_error(error, unit.shared)
     if of_system is not None:

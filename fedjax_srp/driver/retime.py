@@ -1,0 +1,121 @@
+"""`retime`: a run with the times of another clock, without training it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from typing_extensions import override
+
+from fedjax_srp.base import (
+    ClientOutput,
+    Clock,
+    FederatedAlgorithm,
+    FederatedSource,
+)
+from fedjax_srp.driver.simulate import simulate
+from fedjax_srp.participation.full import Full
+from fedjax_srp.participation.uniform import Uniform
+from fedjax_srp.parts.checks import checked, short
+from fedjax_srp.parts.description import rebuild
+from fedjax_srp.parts.part import part
+from fedjax_srp.results.history import History
+
+# by class: a subclass may have other cohorts
+_WITHOUT_SPEEDS = (Full, Uniform)
+
+
+@part
+class Idle(FederatedAlgorithm):
+    """Algorithm whose clients do nothing; its rounds take the time of the clock."""
+
+    name = "idle"
+
+    @override
+    def init(self, key: Any, data: Any) -> tuple[()]:
+        return ()
+
+    @override
+    def client(
+        self, key: Any, broadcast: Any, state: Any, data: Any, context: Any
+    ) -> ClientOutput:
+        return ClientOutput(())
+
+    @override
+    def server(self, key: Any, server: Any, mean: Any, context: Any) -> tuple[()]:
+        return server
+
+
+@checked
+def retime(history: History, data: FederatedSource, clock: Clock | str) -> History:
+    """Return a run with the times of another clock, drawn by simulating clients that do nothing.
+
+    Where everybody takes part (`Full`), or clients drawn at random (`Uniform`), cohorts do not depend on speeds:
+    training is the same under every clock, but for the order of sums, and only the times differ. So one training
+    serves every clock.
+
+    Args:
+        history: of `simulate`, or read by `History.load`.
+        data: of the run.
+        clock: an object, or a text as for `simulate`.
+
+    Raises:
+        ValueError: cohorts depend on speeds, other clients take part under one of the clocks, a time limit ended the
+            run, or the clock's times depend on the work of a round.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=10, classes_per_client=3)
+        >>> method = srp.methods.get("fedavg", dataset=data, model="mlp", hidden=(8,))
+        >>> slow = srp.clocks.Fixed(srp.clocks.Constant(2.0))
+        >>> run = srp.simulate(method, data, num_rounds=2, seed=0, progress=False)
+        >>> srp.retime(run, data, slow).compute_time.tolist()
+        [2.0, 2.0]
+    """
+    record = history.config
+    if not (record.get("method") and record.get("key") and record.get("schedule")):
+        raise ValueError(
+            f"history={short(history)}: has no record of its method; give one of simulate"
+        )
+    policy = rebuild(record["method"]["participation"])
+    if type(policy) not in _WITHOUT_SPEEDS:
+        raise ValueError(
+            f"history={short(history)}: its participation {policy.name!r} may depend on speeds; "
+            "train it anew under this clock"
+        )
+    if record["schedule"].get("time_limit") is not None:
+        raise ValueError(
+            f"history={short(history)}: a time_limit ends it elsewhere under another clock; "
+            "train it anew, or without a limit"
+        )
+    times = simulate(
+        Idle(),
+        data,
+        participation=policy,
+        clock=clock,
+        num_rounds=history.num_rounds,
+        eval_every=history.num_rounds,
+        key=jax.random.wrap_key_data(jnp.asarray(record["key"], jnp.uint32)),
+        progress=False,
+    )
+    if times.communication_included:
+        raise ValueError(
+            f"clock={short(clock)}: its times depend on the work of a round; train the run anew "
+            "under this clock"
+        )
+    same_cohorts = np.array_equal(times.cohort_size, history.cohort_size)
+    if not same_cohorts or not np.array_equal(times.rounds_taken, history.rounds_taken):
+        raise ValueError(
+            f"clock={short(clock)}: other clients take part than in the run; train it anew "
+            "under this clock"
+        )
+    return dataclasses.replace(
+        history,
+        compute_time=times.compute_time,
+        client_time=times.client_time,
+        communication_included=False,
+        config={**record, "clock": times.config["clock"]},
+    )
