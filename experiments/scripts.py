@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
+import functools
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
-from fedjax_srp.results import atomic
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.history import History
 
@@ -27,14 +25,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "devices": {"type": int, "help": "default: all cores"},
     "data-dir": {"type": Path, "help": "folder with prepared data sets"},
     "results": {"type": Path, "help": "folder of figures and tables; default: --out"},
-    "workers": {"type": int, "default": 0, "help": "processes; default: this one"},
+    "workers": {
+        "type": int,
+        "default": 0,
+        "help": "processes, each with its share of the cores or a GPU; default: everything in this one",
+    },
+    "batch": {
+        "type": int,
+        "help": "most runs in one program; default: 1 on CPUs, else as many as memory allows",
+    },
+    "retries": {
+        "type": int,
+        "default": 0,
+        "help": "how often a failed run is tried again",
+    },
     "launcher": {"choices": ("local", "slurm"), "default": "local"},
     "dry-run": {
         "action": "store_true",
-        "help": "print the plan and its time, run nothing",
+        "help": "print the plan, and about how long it takes",
     },
 }
-GRID = ("workers", "launcher", "dry-run")  # options of scripts that run a grid
+GRID = ("workers", "batch", "retries", "launcher", "dry-run")
 
 
 def parser(
@@ -79,28 +90,84 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         command.error(str(error))
 
 
-def run_grid(args: argparse.Namespace, name: str, **spec: Any) -> Any:
-    """Return the finished grid `name` in --out; with --dry-run print its plan and end the script.
+def grid_parser(
+    doc: str | None, scales: Iterable[str], out: str, *options: str
+) -> argparse.ArgumentParser:
+    """Return a parser as `parser` does, with the options of `run_grid` and `measure`."""
+    return parser(doc, scales, out, *options, *GRID)
+
+
+def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
+    """Run a grid with the options of `grid_parser`, and return it; --dry-run ends the script with its plan.
+
+    Args:
+        args: parsed; --data-dir is an option of every run.
+        file: of the grid.
+        **given: arguments of `srp.grid`, laid over the file.
 
     Raises:
-        ValueError: some runs failed.
+        ValueError: the grid has errors, or runs have failed.
     """
-    options = {"workers": args.workers, "launcher": args.launcher}
-    found = srp.grid(**spec, **options, out=args.out / name, dry_run=args.dry_run)
-    if found.failures:
-        raise ValueError(f"{args.out / name}: {'; '.join(map(str, found.failures))}")
+    if getattr(args, "data_dir", None) is not None:
+        given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
+    if file is not None:
+        given["scale"] = getattr(args, "scale", None)
+    _use_machine(args)
+    batch = args.batch
+    if batch is None and jax.default_backend() == "cpu":
+        batch = 1  # as the committed results were made
+    return _finished(args, srp.grid(file, **given, batch=batch, **_launched(args)))
+
+
+def measure(
+    args: argparse.Namespace, function: Callable[..., Any], **given: Any
+) -> list[Any]:
+    """Call a function with all combinations of `srp.measure`; return what it found, as JSON has it.
+
+    Measured cases are kept in --out and not measured again; --dry-run ends the script.
+
+    Raises:
+        ValueError: cases have failed.
+    """
+    _use_machine(args)
+    given = {"axes": {}, **given}
+    found = srp.measure(function, **given, **_launched(args))
+    return list(_finished(args, found).results.values())
+
+
+def _use_machine(args: argparse.Namespace) -> None:
+    if args.workers or args.launcher != "local":
+        # this process only plans and draws; GPUs are for the workers
+        jax.config.update("jax_platforms", "cpu")
+    else:
+        srp.use_all_cores()
+
+
+def _launched(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("out", "workers", "retries", "launcher", "dry_run")
+    return {name: vars(args)[name] for name in names}
+
+
+def _finished(args: argparse.Namespace, found: Any) -> Any:
     if args.dry_run:
-        raise SystemExit(f"{name}: {len(found.values)} runs, {found.seconds:.0f} s")
+        print(found, "" if found.seconds is None else f"about {found.seconds:.0f} s")
+        raise SystemExit(0)
+    if found.failures:
+        raise ValueError(
+            f"{len(found.failures)} of them failed; the same command tries them again"
+        )
     return found
 
 
-def histories(grid: Any, *axes: str) -> dict[tuple[Any, ...], list[History]]:
-    """Return the runs of a grid by their values on these axes, those of equal values in order."""
-    found: dict[tuple[Any, ...], list[History]] = {}
-    for name, history in grid.histories.items():
-        values = grid.values[name]
-        found.setdefault(tuple(values[axis] for axis in axes), []).append(history)
-    return found
+def in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function compute in double precision."""
+
+    @functools.wraps(function)
+    def precise(*args: Any, **options: Any) -> Any:
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return function(*args, **options)
+
+    return precise
 
 
 def simulate_each(
@@ -133,37 +200,6 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
             f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"
         )
     return True
-
-
-def measure_each(
-    args: argparse.Namespace,
-    name: str,
-    cases: Sequence[tuple],
-    measure: Callable[..., Any],
-    **facts: Any,
-) -> list[Any]:
-    """Measure all cases, as JSON has them; after a kill, the cases measured with the same facts are not repeated.
-
-    They stand in a file in --out until the last is measured.
-    """
-    file = args.out / f"{name}_unfinished.json"
-    known = json.loads(json.dumps({"scale": args.scale, "cases": cases, **facts}))
-    kept = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    found = kept["found"] if kept.get("known") == known else []
-    args.out.mkdir(parents=True, exist_ok=True)
-    for case in cases[len(found) :]:
-        found.append(json.loads(json.dumps(measure(*case), allow_nan=False)))
-        print(f"{name}: {len(found)} of {len(cases)}", flush=True)
-        text = json.dumps({"known": known, "found": found}, allow_nan=False)
-        atomic.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
-    file.unlink(missing_ok=True)
-    return found
-
-
-def store(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write an .npz file whole: after a kill there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace({path: lambda part: np.savez_compressed(part, **arrays)})
 
 
 def keep(

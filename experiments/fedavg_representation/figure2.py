@@ -1,6 +1,6 @@
 """Figure 2 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that the early layers of a model trained by FedAvg change little when it is fine-tuned on another data
 set, and those of a model trained by D-SGD much more: linear CKA of the outputs of each layer before and after, for the

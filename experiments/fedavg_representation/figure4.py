@@ -1,6 +1,6 @@
 """Figure 4 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure4.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure4.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that in models trained by FedAvg the features of images of one class are similar and those of different
 classes are not, the more so the more local steps, while in a model trained by D-SGD no features are similar.

@@ -1,6 +1,6 @@
 """Figure 5 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure5.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure5.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that models trained by FedAvg with tau = 50 have a higher accuracy than models trained by D-SGD on new
 clients that train all layers for 10 epochs on some samples: on new classes of the training data (left) and on another

@@ -1,6 +1,6 @@
 """Search of each method's step size for figure 5, chosen by the training loss as in the paper.
 
-    python experiments/fedavg_representation/steps.py --scale smoke|cpu|cnn|full [--data-dir DIR] [--out DIR]
+    python experiments/fedavg_representation/steps.py --scale smoke|cpu|cnn|full [--data-dir DIR] [--results DIR]
         [--runs DIR] [--batch-size N] [--taus N ...]
 
 The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest

@@ -61,7 +61,7 @@ SCALES = {
 }
 
 
-def run(args: Any, scale: Scale, seeds: int) -> dict[tuple[Any, ...], list[History]]:
+def run(args: Any, scale: Scale, seeds: int) -> dict[Any, list[History]]:
     """Run all methods, with all clients and with doubling, evaluated after every round; return the seeds of each."""
     # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
     fedrep = {"epochs": 1, "representation_epochs": scale.local_epochs}
@@ -84,10 +84,8 @@ def run(args: Any, scale: Scale, seeds: int) -> dict[tuple[Any, ...], list[Histo
         "eval_every": 1,
     }
     axes = {"participation": ["full", "doubling"], "seed": range(seeds)}
-    found = scripts.run_grid(
-        args, "doubling_table", variants=variants, axes=axes, options=options
-    )
-    return scripts.histories(found, "variant", "participation")
+    found = scripts.run_grid(args, variants=variants, axes=axes, options=options)
+    return found.histories_by("variant", "participation")
 
 
 def compare(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
@@ -179,9 +177,7 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(
-        __doc__, SCALES, "runs/fedrep_doubling", "seeds", *scripts.GRID
-    )
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds")
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -197,7 +193,6 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
     if args.rounds_per_stage < 1:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
-    srp.use_all_cores()
     with scripts.reported_by(parser):
         runs = run(args, scale, num_seeds)
     results: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Local only of figure 1 with the ridge of the authors' notebook.
 
-    python experiments/fedrep/figure1_ridge.py [--out DIR] [--seed N]
+    python experiments/fedrep/figure1_ridge.py [--results DIR] [--seed N]
 
 A client alone solves (X^T X / m + ridge) theta = X^T y / m. `figure1.py` has the solution of smallest norm, ridge 0,
 whose mean error is not finite for m = d samples; the notebook has 1e-5. The tasks are those of `figure1.py`.

@@ -1,6 +1,6 @@
 """Figure 5 of the FedRep paper: accuracy against local epochs, of the head in FedRep and of all layers in FedAvg.
 
-    python experiments/fedrep/figure5.py [--scale cpu|cifar10|smoke] [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedrep/figure5.py [--scale cpu|cifar10|smoke] [--data-dir DIR] [--results DIR] [--seed N]
 
 FedRep trains its head for h epochs, then the representation for one; FedAvg trains everything for h epochs. Step size
 0.1, momentum 0.5, a tenth of the clients in a round, accuracy over all clients and the last ten rounds: FedRep's with
@@ -56,7 +56,7 @@ CURVES = {  # label -> method, evaluation, color
 }
 
 
-def run(args: Any, scale: Scale) -> dict[tuple[Any, ...], list[srp.History]]:
+def run(args: Any, scale: Scale) -> dict[str, list[srp.History]]:
     """Run every method with every number of epochs; return the seeds of each."""
     variants = {}
     for name, of_method in scale.epochs.items():
@@ -69,7 +69,6 @@ def run(args: Any, scale: Scale) -> dict[tuple[Any, ...], list[srp.History]]:
                 **own,
             }
     options = {
-        "data_dir": args.data_dir,
         "learning_rate": 0.1,
         "momentum": 0.5,
         "batch_size": scale.batch_size,
@@ -81,12 +80,11 @@ def run(args: Any, scale: Scale) -> dict[tuple[Any, ...], list[srp.History]]:
     }
     found = scripts.run_grid(
         args,
-        f"figure5_{args.scale}",
         variants=variants,
         axes={"seed": range(args.seed, args.seed + scale.seeds)},
         options=options | scale.federation | scale.model,
     )
-    return scripts.histories(found, "variant")
+    return found.histories_by("variant")
 
 
 def accuracy(history: srp.History, evaluation: str) -> float:
@@ -97,18 +95,17 @@ def accuracy(history: srp.History, evaluation: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(
-        __doc__, SCALES, "runs/fedrep_figure5", "seed", "data-dir", *scripts.GRID
+    parser = scripts.grid_parser(
+        __doc__, SCALES, "runs/fedrep_figure5", "seed", "data-dir"
     )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    srp.use_all_cores()
     with scripts.reported_by(parser):
         runs = run(args, scale)
     figure, (ax,) = curves.panels(1, width=5.4)
     results = {}
     for label, (name, evaluation, color) in CURVES.items():
-        by_epochs = [runs[f"{name} {epochs}",] for epochs in scale.epochs[name]]
+        by_epochs = [runs[f"{name} {epochs}"] for epochs in scale.epochs[name]]
         values = np.transpose(
             [[accuracy(one, evaluation) for one in seeds] for seeds in by_epochs]
         )

@@ -1,6 +1,6 @@
 """Samples that a client of FedRep needs, by d, n and k (section 1, benefit I; Theorem 1; equation 11).
 
-    python experiments/fedrep/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedrep/samples.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The paper says that a client needs O(log n + d / n) samples in a round, for constant k, and log(1 / eps) times as many
 in all, where a client alone needs O(d). As in the theorem: no noise, m fresh samples of every client in every round,
@@ -16,8 +16,6 @@ m T that bring the median trial to a distance of 0.01, for the best m: at this s
 """
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 
@@ -85,10 +83,15 @@ def measure(
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_samples", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_samples", "seed")
+    args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
-    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
+    variants = {
+        f"d={d}, n={n}, k={k}": {"dim": d, "clients": n, "rank": k} for d, n, k in sizes
+    }
+    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        results = scripts.measure(args, measure, variants=variants, options=options)
     curves.save(
         args,
         "samples",

@@ -1,6 +1,6 @@
 """SRPFL with stages of fixed length and with stages that end by FLANP's criterion: time to FedRep's accuracy.
 
-    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--out DIR]
+    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--results DIR]
 
 scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
 5 local epochs, fixed exponential speeds); each seed has its own division of the data and speeds. The criterion is the
@@ -62,13 +62,11 @@ def measure(
     """Return times to the targets, rounds of every stage and accuracies, seed by seed."""
     found = scripts.run_grid(
         args,
-        "criterion_for_fedrep",
         variants={str(seed): {"seed": seed, "partition_seed": seed} for seed in seeds},
         axes={"participation": STAGES},
         options=SHARED | {"num_rounds": num_rounds},
     )
-    by_stages = scripts.histories(found, "participation")
-    histories = {name: by_stages[name,] for name in STAGES}
+    histories = found.histories_by("participation")
     goals = [
         [f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]
     ]
@@ -124,10 +122,9 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(
-        __doc__, SCALES, "runs/flanp", "seed", *scripts.GRID
-    ).parse_args(arguments)
-    srp.use_all_cores()
+    args = scripts.grid_parser(__doc__, SCALES, "runs/flanp", "seed").parse_args(
+        arguments
+    )
     num_seeds, num_rounds = SCALES[args.scale]
     results = measure(args, range(args.seed, args.seed + num_seeds), num_rounds)
     for name, found in results.items():

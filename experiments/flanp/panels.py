@@ -63,7 +63,6 @@ def run_panels(
     args: argparse.Namespace, command: argparse.ArgumentParser, panels: Sequence[Panel]
 ) -> list[Runs]:
     """Run these panels as one grid; report errors as those of the command line."""
-    srp.use_all_cores()
     if args.seeds is not None:
         panels = [panel._replace(seeds=args.seeds) for panel in panels]
     worlds: dict[str, list[World]] = {}
@@ -81,16 +80,15 @@ def run_panels(
                 variants[f"{panel.name()}/{method}/{seed}"] = CURVES[method].options(
                     world, seed, panel.num_rounds, panel.eval_every
                 )
-        found = scripts.histories(
-            scripts.run_grid(args, args.scale, variants=variants), "variant"
-        )
+        args.out /= args.scale
+        found = scripts.run_grid(args, variants=variants).histories_by("variant")
     runs = []
     for panel in panels:
         of_seeds = worlds[panel.name()]
         histories = {}
         for method in panel.methods:
             names = [f"{panel.name()}/{method}/{seed}" for seed in range(panel.seeds)]
-            histories[method] = [found[name,][0] for name in names]
+            histories[method] = [found[name][0] for name in names]
         runs.append(Runs(panel, histories, of_seeds))
     return runs
 
@@ -406,7 +404,7 @@ def report(results: list[Mapping[str, Any]]) -> str:
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
     return scripts.parser(
-        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", *scripts.GRID
+        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds"
     )
 
 

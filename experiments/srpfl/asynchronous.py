@@ -1,6 +1,6 @@
 """Asynchronous FedBuff compared with SRPFL, FLANP (FedAvg) and methods that wait for all clients, on one clock.
 
-    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 3]
+    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--results DIR] [--seeds 3]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1), as in the demo. Every method runs until the same
 simulated time. A communication cost C lengthens every round of methods that wait. FedBuff's rounds overlap, so for
@@ -82,7 +82,7 @@ def variant_of(curve: str, cost: float) -> str:
 
 def run(
     args: argparse.Namespace, scale: Scale, seeds: range
-) -> dict[tuple[Any, ...], list[srp.History]]:
+) -> dict[str, list[srp.History]]:
     """Run all curves until their horizons; return the seeds of each variant."""
     variants = {}
     for cost, curve in itertools.product(COSTS, shown_curves(scale)):
@@ -112,9 +112,9 @@ def run(
         "initial": 5,
     }
     found = scripts.run_grid(
-        args, "asynchronous", variants=variants, axes={"seed": seeds}, options=options
+        args, variants=variants, axes={"seed": seeds}, options=options
     )
-    return scripts.histories(found, "variant")
+    return found.histories_by("variant")
 
 
 def shown_curves(scale: Scale) -> list[str]:
@@ -205,10 +205,9 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds", *scripts.GRID)
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds")
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    srp.use_all_cores()
     num_seeds = args.seeds or scale.seeds
     with scripts.reported_by(parser):
         runs = run(args, scale, range(args.seed, args.seed + num_seeds))
@@ -225,7 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         horizon = scale.horizons[cost]
         for curve in shown_curves(scale):
             evaluation = CURVES[curve][-1]
-            histories = runs[variant_of(curve, cost),]
+            histories = runs[variant_of(curve, cost)]
             by_cost.setdefault(f"{cost:g}", {})[curve] = [
                 measure(h, evaluation, cost, horizon) for h in histories
             ]

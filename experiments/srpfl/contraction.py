@@ -1,6 +1,6 @@
 """Rate at which SRPFL's representation converges (Theorem 4.5: "exponentially fast").
 
-    python experiments/srpfl/contraction.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/srpfl/contraction.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 Rounds with n clients and m fresh samples each, d=100, k=2, step size 1 / (8 sigma_max^2) as the theorem has it, from a
 distance of 1/2. Exponential means equally many rounds for every factor that the distance falls by, until noise stops
@@ -10,8 +10,6 @@ geometric mean down to the last of the three distances that every trial reaches.
 """
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 
@@ -69,12 +67,13 @@ def measure(
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl_contraction", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
+    args = parser.parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(
-        measure, counts=counts, rounds=rounds, trials=trials, seed=args.seed
-    )
-    found = scripts.measure_each(args, "contraction", cases, of_all, seed=args.seed)
+    variants = {f"noise={s}, n={n}": {"noise": s, "clients": n} for s, n in cases}
+    options = {"counts": counts, "rounds": rounds, "trials": trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        found = scripts.measure(args, measure, variants=variants, options=options)
     facts = {
         "d": DIM,
         "k": RANK,

@@ -1,7 +1,7 @@
 """Measured logarithmic speed-up: time of SRPFL and FedRep to a target against the number of clients N.
 
     python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--stages plain|lemma]
-        [--clients N ...] [--out DIR]
+        [--clients N ...] [--results DIR]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
 SRPFL starts with n0 = 2 d / (log(N) sigma_max) clients (appendix A, `srp.theory.initial_clients`), with sigma_max of
@@ -20,17 +20,13 @@ at distance 1 for every N, as the theory does, and adds 60 rounds to FedRep and 
 distance hardly falls; there the speed-up grows with log N.
 
 The curves of theory (`srp.theory`) come from its own recursion, whose noise term is not that of the runs: compare
-shapes, not heights. They are nan where n0 clients suffice for the target. Numbers of clients already in the results in
---out, with this seed and these repeats, are drawn without measuring them again. Of results with another n0 the half of
-FedRep is kept, and SRPFL measured anew.
+shapes, not heights. They are nan where n0 clients suffice for the target. A second call measures only new numbers of
+clients.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -111,51 +107,28 @@ def floors_of(fedrep: list[srp.History]) -> list[float]:
     return [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
 
 
-def measure(
-    num_clients: int,
-    repeats: int,
-    seed: int,
-    init: str,
-    stages: str,
-    known: dict | None = None,
-) -> dict:
-    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it.
-
-    `known` is a result for another n0, whose half of FedRep is kept.
-    """
+def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
+    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
     task, run = contest(num_clients, repeats, seed, init)
-    found = fedrep_half(run, init) if known is None else known
+    fedrep = run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])
+    floors = curves.rounded(floors_of(fedrep))
+    first_distance = float(np.mean([run.metrics["distance"][0] for run in fedrep]))
     initial = first_cohort(task)
     if stages == "plain":
         lengths = plain_stages(num_clients, initial, init)
     else:
-        lengths = lemma_stages(task, initial, found["first_distance"])
+        lengths = lemma_stages(task, initial, first_distance)
     srpfl = run(srp.participation.Doubling(initial, lengths), sum(lengths) + LAST_STAGE)
+    runs = {"fedrep": fedrep, "srpfl": srpfl}
+    times = {name: times_to_targets(each, floors) for name, each in runs.items()}
     return {
         "num_clients": num_clients,
         "initial": initial,
         "rounds_per_stage": lengths,
-        "floors": found["floors"],
-        "first_distance": found["first_distance"],
-        "times": {
-            "fedrep": found["times"]["fedrep"],
-            "srpfl": times_to_targets(srpfl, found["floors"]),
-        },
-        "longest": {"fedrep": found["longest"]["fedrep"], "srpfl": longest_time(srpfl)},
-    }
-
-
-def fedrep_half(run: Contest, init: str) -> dict:
-    """Measure FedRep, which does not depend on n0."""
-    histories = run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])
-    floors = [curves.rounded(floor) for floor in floors_of(histories)]
-    return {
         "floors": floors,
-        "first_distance": float(
-            np.mean([history.metrics["distance"][0] for history in histories])
-        ),
-        "times": {"fedrep": times_to_targets(histories, floors)},
-        "longest": {"fedrep": longest_time(histories)},
+        "first_distance": first_distance,
+        "times": times,
+        "longest": {name: longest_time(each) for name, each in runs.items()},
     }
 
 
@@ -306,21 +279,8 @@ def file_name(init: str, stages: str) -> str:
     return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
-def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
-    """Load results of earlier calls, by number of clients."""
-    facts = (
-        json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
-    )
-    results = {
-        result["num_clients"]: result
-        for result in facts["results"]
-        if len(result["floors"]) == repeats
-    }
-    return results if facts["seed"] == seed else {}
-
-
 def main() -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/linear_speedup", "seed")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/linear_speedup", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument(
@@ -332,26 +292,22 @@ def main() -> None:
             "--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two"
         )
     exponents, repeats = SCALES[args.scale]
-    results = stored_results(
-        args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed
-    )
-    for num_clients in args.clients or [2**exponent for exponent in exponents]:
-        known = results.get(num_clients)
-        if known is None or known["initial"] != first_cohort(
-            draw_task(num_clients, args.seed)
-        ):
-            begin = time.perf_counter()
-            results[num_clients] = measure(
-                num_clients, repeats, args.seed, args.init, args.stages, known
-            )
-            ratios = [time_ratios(results[num_clients], i) for i in range(len(FACTORS))]
-            ratios = [
-                "{:.3f} +- {:.3f}".format(*mean_and_error(ratio)) for ratio in ratios
-            ]
-            line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
-            print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
-            draw([results[n] for n in sorted(results)], args.init, args)
-    draw([results[n] for n in sorted(results)], args.init, args)
+    options = {
+        "repeats": repeats,
+        "seed": args.seed,
+        "init": args.init,
+        "stages": args.stages,
+    }
+    clients = args.clients or [2**exponent for exponent in exponents]
+    with scripts.reported_by(parser):
+        results = scripts.measure(
+            args, measure, axes={"num_clients": sorted(clients)}, options=options
+        )
+    for result in results:
+        ratios = [mean_and_error(time_ratios(result, i)) for i in range(len(FACTORS))]
+        shown = "  ".join("{:.3f} +- {:.3f}".format(*ratio) for ratio in ratios)
+        print(f"N={result['num_clients']:8d}  ratio at {FACTORS} x floor: {shown}")
+    draw(results, args.init, args)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Samples that a client of SRPFL needs, by N and d (section 1, point 2; Theorem 4.5).
 
-    python experiments/srpfl/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/srpfl/samples.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The introduction says that m = O(d / N + log N) samples a client suffice; Theorem 4.5 has max(log N, d / n0) for the
 n0 clients of the first stage, and appendix A n0 = 2 d / (log(N) sigma_max), with which d / n0 is log(N) sigma_max / 2.
@@ -14,8 +14,6 @@ by m, and the number of trials in which every round keeps inequality (9).
 """
 
 from __future__ import annotations
-
-import functools
 
 import jax
 import numpy as np
@@ -92,10 +90,16 @@ def first_cohort(keys: list[jax.Array], dim: int, num_clients: int) -> int:
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl_samples", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
+    args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
-    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
+    variants = {}
+    for d, n, first_stage in sizes:
+        name = f"d={d}, N={n}, {'first' if first_stage else 'last'} stage"
+        variants[name] = {"dim": d, "num_clients": n, "first_stage": first_stage}
+    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        results = scripts.measure(args, measure, variants=variants, options=options)
     facts = {
         "trials": trials,
         "rounds": rounds,

@@ -37,6 +37,7 @@ PARAMETERS = 2.41e6  # of the model whose operations and bytes phones are charge
 class Scale(NamedTuple):
     """Size and length of the runs."""
 
+    dataset: str
     federation: dict[str, Any]
     hidden: tuple[int, ...]
     step: float
@@ -51,14 +52,14 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    "smoke": Scale({"dataset": "digits", "num_clients": 12}, (8,), 0.1, (2, 5), 2, 3, 3, 1, (2, 4, 4), 2),
-    "cpu": Scale({"dataset": "digits", "num_clients": 50}, (32,), 0.05, (2, 5), 3, 10, 5, 8, (30, 44, 100), 2),
+    "smoke": Scale("digits", {"num_clients": 12}, (8,), 0.1, (2, 5), 2, 3, 3, 1, (2, 4, 4), 2),
+    "cpu": Scale("digits", {"num_clients": 50}, (32,), 0.05, (2, 5), 3, 10, 5, 8, (30, 44, 100), 2),
     "mnist": Scale(
-        {"dataset": "mnist", "num_clients": 50, "max_examples": 60}, (512, 256, 64), 0.05, (2, 5), 2, 10, 5, 6,
+        "mnist", {"num_clients": 50, "max_examples": 60}, (512, 256, 64), 0.05, (2, 5), 2, 10, 5, 6,
         (24, 36, 80), 2, ("exponential",),
     ),
     "full": Scale(
-        {"dataset": "mnist", "num_clients": 100, "max_examples": 150}, (512, 256, 64), 0.01, (2, 5, 10), 3, 20, 10, 10,
+        "mnist", {"num_clients": 100, "max_examples": 150}, (512, 256, 64), 0.01, (2, 5, 10), 3, 20, 10, 10,
         (100, 150, 400), 5,
     ),
 }  # fmt: skip
@@ -251,9 +252,8 @@ def with_phones(
 
 def run(args: argparse.Namespace, scale: Scale) -> dict[Point, srp.History]:
     """Run all points as one grid."""
-    federation = scale.federation | {"data_dir": args.data_dir}
-    given = {("name" if n == "dataset" else n): each for n, each in federation.items()}
-    data = srp.data.load(**given, classes_per_client=scale.classes[0])
+    first = {"classes_per_client": scale.classes[0], "data_dir": args.data_dir}
+    data = srp.data.load(scale.dataset, **scale.federation, **first)
     model = srp.models.MLP(data.example_shape, data.num_classes, hidden=scale.hidden)
     points = dict(with_drawn_clocks(scale, args.personalizations, model))
     if args.traces is not None:
@@ -263,13 +263,16 @@ def run(args: argparse.Namespace, scale: Scale) -> dict[Point, srp.History]:
     for point, options in points.items():
         own = {"classes_per_client": point.classes, "seed": point.seed}
         variants[point.name] = options | own
-    found = scripts.run_grid(args, args.scale, variants=variants, options=federation)
-    runs = scripts.histories(found, "variant")
-    return {point: runs[point.name,][0] for point in points}
+    args.out /= args.scale
+    found = scripts.run_grid(
+        args, variants=variants, options=scale.federation | {"dataset": scale.dataset}
+    )
+    runs = found.histories_by("variant")
+    return {point: runs[point.name][0] for point in points}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/stragglers", "data-dir", *scripts.GRID)
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/stragglers", "data-dir")
     names = ["FedAvg", "FedRep", "Ditto", "LG", "FedPer"]
     parser.add_argument("--personalizations", nargs="+", default=names, choices=names)
     parser.add_argument(
@@ -283,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
         runs = run(args, scale)
     results = scripts.results_folder(args)
     for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
-        file = results / f"{name}_{scale.federation['dataset']}.csv"
+        file = results / f"{name}_{scale.dataset}.csv"
         make(runs).to_csv(file, index=False, float_format="%.5g")
 
 

@@ -83,8 +83,8 @@ def train(args: argparse.Namespace, scale: Scale) -> list[dict]:
         "evaluations": "fine_tune",
     }
     axes = {"classes_per_client": scale.classes, "seed": range(scale.seeds)}
-    grid = scripts.run_grid(args, "map", variants=variants, axes=axes, options=options)
-    runs = scripts.histories(grid, "variant", *axes)
+    grid = scripts.run_grid(args, variants=variants, axes=axes, options=options)
+    runs = grid.histories_by("variant", *axes)
     rows = []
     for num_clients, length in sizes:
         cohort = cohort_sizes(num_clients, length, scale.rounds)
@@ -267,7 +267,7 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/stragglers", *scripts.GRID)
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/stragglers/map")
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     args.out /= args.scale
