@@ -16,6 +16,8 @@ Results have means over the diagonal, over the other entries, their difference, 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from experiments import curves
@@ -54,6 +56,11 @@ def main(arguments: list[str] | None = None) -> None:
     scale = scale._replace(steps=args.steps or scale.cosine_steps)
     found: dict[str, list[np.ndarray]] = {}
     accuracy: dict[str, list[float]] = {}
+    models = {
+        (trial, tau): neural.Trained(scale.dirichlet, None, tau, trial, args.step_size)
+        for trial, tau in itertools.product(range(scale.trials), scale.cosine_taus)
+    }
+    histories = neural.train(args, scale, models.values())
     for trial in range(scale.trials):
         seed = args.seed + trial
         data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
@@ -62,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
             cosines(model, start, data, scale.pairs)
         )
         for tau in scale.cosine_taus:
-            history = neural.train_or_load(args, scale, scale.dirichlet, None, tau, trial)
+            history = histories[models[trial, tau]]
             matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
             found.setdefault(neural.method_label(tau), []).append(matrix)
             accuracy.setdefault(neural.method_label(tau), []).append(
