@@ -22,7 +22,6 @@ from fedjax_srp.results.history import History
 OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "default": 0},
     "seeds": {"type": int, "help": "number of seeds; default: that of the scale"},
-    "devices": {"type": int, "help": "default: all cores"},
     "data-dir": {"type": Path, "help": "folder with prepared data sets"},
     "results": {"type": Path, "help": "folder of figures and tables; default: --out"},
     "workers": {
@@ -70,12 +69,6 @@ def results_folder(args: argparse.Namespace) -> Path:
     folder = args.results or args.out
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def use_cores(args: argparse.Namespace) -> None:
-    """Make every core a device, unless --devices is 1."""
-    if args.devices != 1:
-        srp.use_all_cores()
 
 
 @contextlib.contextmanager

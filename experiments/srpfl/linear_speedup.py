@@ -173,17 +173,13 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def draw_curve(ax, clients, samples, waited, label, **style) -> None:
+def draw_curve(ax, clients, samples, waited, label, color) -> None:
     """Draw the mean with a band of two standard errors, and censored points as triangles at the time waited."""
     means, errors = np.array([mean_and_error(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
-    ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
-    ax.fill_between(
-        clients[seen],
-        (means - 2 * errors)[seen],
-        (means + 2 * errors)[seen],
-        alpha=0.2,
-        **style,
+    lines = (means[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen])
+    curves.draw_band(
+        ax, clients[seen], lines, color, alpha=0.2, marker="o", markersize=4, label=label
     )
     if not seen.all():
         ax.plot(
@@ -191,7 +187,7 @@ def draw_curve(ax, clients, samples, waited, label, **style) -> None:
             np.asarray(waited)[~seen],
             "^",
             markerfacecolor="none",
-            **style,
+            color=color,
         )
 
 
