@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +21,7 @@ import pandas as pd
 
 import fedjax_srp as srp
 from experiments import judged, scripts
-from experiments.personalization import readme_tables
-from experiments.personalization.readme_tables import COLUMNS, Result
+from experiments.personalization.readme_tables import COLUMNS, IDENTITY, Result
 from experiments.personalization.rows import ROWS, TRAININGS
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 from fedjax_srp.results import atomic
@@ -172,12 +170,13 @@ def train(
     return found
 
 
-def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write all rows to a new file, which then replaces the old one."""
-    frame = pd.DataFrame(rows, columns=[*COLUMNS])
-    atomic.replace(
-        {file: lambda path: frame.to_csv(path, index=False, lineterminator="\n")}
-    )
+def merge(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Add rows to a file, which keeps its others."""
+    known = pd.read_csv(file, dtype=str) if file.is_file() else None
+    new = pd.DataFrame(rows, columns=[*COLUMNS], dtype=str)
+    frame = pd.concat([known, new]).drop_duplicates([*IDENTITY], keep="last")
+    write = functools.partial(frame.to_csv, index=False, lineterminator="\n")
+    atomic.replace({file: write})
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -196,12 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
     with scripts.reported_by(parser):
         found = scripts.measure(args, train, axes=axes, options=options)
     new = [row for of_training in found for row in of_training]
-    identity = ("scale", "method", "seed")
-    measured = [[row[name] for name in identity] for row in new]
-    file = (args.results or HERE / "results") / "table.csv"
-    known = readme_tables.read(file)
-    kept = [row for row in known if [row[name] for name in identity] not in measured]
-    write(file, [*kept, *new])
+    merge((args.results or HERE / "results") / "table.csv", new)
     print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in new), sep="\n")
 
 
