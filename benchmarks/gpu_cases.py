@@ -447,11 +447,10 @@ def figure(
     from experiments.srpfl import paper
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
+    columns = None
     if data_dir is not None and data_dir.endswith(".npz"):
         where = []
-        setting = paper.SETTINGS[scale]["mnist"]
-        federation = setting.federation | {"name": str(Path(data_dir).resolve())}
-        paper.SETTINGS[scale]["mnist"] = setting._replace(federation=federation)
+        columns = {"mnist": {"dataset": str(Path(data_dir).resolve())}}
     results = Path(out) / "results"
     said = io.StringIO()
     try:
@@ -459,6 +458,7 @@ def figure(
             paper.main(
                 number,
                 ["--scale", scale, "--out", out, "--results", str(results), *where],
+                variants=columns,
             )
     except SystemExit:
         raise RuntimeError(said.getvalue().strip().splitlines()[-1]) from None

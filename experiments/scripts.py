@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
-import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import jax
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
-from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -103,29 +100,33 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
     """
     if getattr(args, "data_dir", None) is not None:
         given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
-    if file is not None:
-        given["scale"] = getattr(args, "scale", None)
+    if file is not None or "scales" in given:
+        given["scale"] = args.scale
     _use_machine(args)
     batch = args.batch
     if batch is None and jax.default_backend() == "cpu":
         batch = 1  # as the committed results were made
-    return _finished(args, srp.grid(file, **given, batch=batch, **_launched(args)))
+    options = _launched(args) | {"out": args.out, "batch": batch}
+    return _finished(args, srp.grid(file, **given, **options))
 
 
-def measure(
-    args: argparse.Namespace, function: Callable[..., Any], **given: Any
-) -> list[Any]:
-    """Call a function with all combinations of `srp.measure`; return what it found, as JSON has it.
-
-    Measured cases are kept in --out and not measured again; --dry-run ends the script.
+def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
+    """Measure a function with the options of `grid_parser`, below the folder of the runs.
 
     Raises:
         ValueError: cases have failed.
     """
     _use_machine(args)
-    given = {"axes": {}, **given}
-    found = srp.measure(function, **given, **_launched(args))
-    return list(_finished(args, found).results.values())
+    options = {"axes": {}, **given, **_launched(args)}
+    out = args.out / function.__name__
+    return _finished(args, srp.measure(function, out=out, **options))
+
+
+def measure_each(
+    args: argparse.Namespace, function: Callable[..., Any], **given: Any
+) -> list[Any]:
+    """Return what a function found in each case of `measure`, as JSON has it."""
+    return list(measure(args, function, **given).results.values())
 
 
 def _use_machine(args: argparse.Namespace) -> None:
@@ -137,17 +138,18 @@ def _use_machine(args: argparse.Namespace) -> None:
 
 
 def _launched(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("out", "workers", "retries", "launcher", "dry_run")
+    names = ("workers", "retries", "launcher", "dry_run")
     return {name: vars(args)[name] for name in names}
 
 
 def _finished(args: argparse.Namespace, found: Any) -> Any:
     if args.dry_run:
-        print(found, "" if found.seconds is None else f"about {found.seconds:.0f} s")
+        cost = "" if found.seconds is None else f", about {found.seconds:.0f} s"
+        print(f"{found}{cost}")
         raise SystemExit(0)
     if found.failures:
         raise ValueError(
-            f"{len(found.failures)} of them failed; the same command tries them again"
+            f"{len(found.failures)} of {found} failed; the same command tries them again"
         )
     return found
 
@@ -177,28 +179,3 @@ def simulate_each(
 def trial_keys(seed: int, trials: int) -> list[jax.Array]:
     """Return a key for every trial."""
     return [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
-
-
-def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return True if a folder holds the run that these facts determine.
-
-    Raises:
-        ValueError: the folder holds another run.
-    """
-    if not run_folder.is_finished(folder):
-        return False
-    known = run_folder.read_config(folder).get("script") or {}
-    if changed := [name for name, value in facts.items() if known.get(name) != value]:
-        raise ValueError(
-            f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"
-        )
-    return True
-
-
-def keep(
-    history: History, folder: Path, facts: Mapping[str, Any], **options: Any
-) -> None:
-    """Save a finished run with the facts that determine it, and remove its checkpoints."""
-    config = {**history.config, "script": facts}
-    dataclasses.replace(history, config=config).save(folder, **options)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -128,7 +128,7 @@ def main() -> None:
     }
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        found = scripts.measure(args, measure, variants=variants, options=options)
+        found = scripts.measure_each(args, measure, variants=variants, options=options)
     results = dict(zip(SETTINGS, found, strict=True))
     for title, of_setting in results.items():
         print(title, of_setting)

@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     options = {"rounds": scale.rounds, "trials": scale.trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        rows = scripts.measure(args, measure, variants=variants, options=options)
+        rows = scripts.measure_each(args, measure, variants=variants, options=options)
     for name, row in zip(variants, rows, strict=True):
         print(f"{name}: rounds {row['rounds']}")
     curves.save(args, "theorem2", {"results": rows})

@@ -79,7 +79,9 @@ def main() -> None:
     options = {"rounds": rounds, "eval_every": eval_every, "trials": trials}
     options |= {"seed": args.seed, "init": args.init}
     with scripts.reported_by(parser):
-        found = scripts.measure(args, measure, axes={"samples": counts}, options=options)
+        found = scripts.measure_each(
+            args, measure, axes={"samples": counts}, options=options
+        )
     errors = {
         m: {label: np.array(values) for label, values in of_m.items()}
         for m, of_m in zip(counts, found, strict=True)

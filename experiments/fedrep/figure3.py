@@ -99,7 +99,7 @@ def main() -> None:
     cases = {"num_clients": counts, "label": list(METHODS), "start": starts}
     options = {"trials": trials, "seed": args.seed, "heads": args.heads}
     with scripts.reported_by(parser):
-        found = scripts.measure(args, measure, axes=cases, options=options)
+        found = scripts.measure_each(args, measure, axes=cases, options=options)
     distances = dict(zip(itertools.product(*cases.values()), found, strict=True))
     figure, axes = curves.panels(len(counts), sharey=True)
     results = {}

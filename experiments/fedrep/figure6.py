@@ -175,7 +175,7 @@ def measure_trials(args: Any, function: Any, scale_name: str, trials: int) -> li
         "data_dir": None if args.data_dir is None else str(args.data_dir),
     }
     seeds = range(args.seed, args.seed + trials)
-    return scripts.measure(args, function, axes={"seed": seeds}, options=options)
+    return scripts.measure_each(args, function, axes={"seed": seeds}, options=options)
 
 
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:

@@ -91,7 +91,7 @@ def main() -> None:
     }
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        results = scripts.measure(args, measure, variants=variants, options=options)
+        results = scripts.measure_each(args, measure, variants=variants, options=options)
     curves.save(
         args,
         "samples",

@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     options = {"seeds": args.seeds or SEEDS[args.scale]}
     with scripts.reported_by(command):
-        rows = scripts.measure(args, measure, variants=variants, options=options)
+        rows = scripts.measure_each(args, measure, variants=variants, options=options)
     found = dict(zip(variants, rows, strict=True))
     for title in found:
         print(

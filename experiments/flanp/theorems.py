@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
         for dtype, few in (("float64", seeds), ("float32", min(seeds, 3)))
     }
     with scripts.reported_by(command):
-        found = scripts.measure(args, run_stages, variants=variants)
+        found = scripts.measure_each(args, run_stages, variants=variants)
     write_results(args, "theorems", dict(zip(variants, found, strict=True)))
 
 

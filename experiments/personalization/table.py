@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     axes = {"seed": args.seeds, "training": args.methods}
     with scripts.reported_by(parser):
-        found = scripts.measure(args, train, axes=axes, options=options)
+        found = scripts.measure_each(args, train, axes=axes, options=options)
     new = [row for of_training in found for row in of_training]
     merge((args.results or HERE / "results") / "table.csv", new)
     print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in new), sep="\n")

@@ -5,14 +5,14 @@
 MNIST, 50 clients with 3 classes and 60 images each, 50 rounds, the rest as in figure 3. For these two methods the
 text's setting and the code's differ in six options: the network ends in a softmax that the cross-entropy applies
 again, PyTorch's initial weights, momentum, weight decay, SRPFL's optimizer lasts for all repetitions of a round, and
-its newcomers start from the last cohort's mean head. All settings run with one seed before the next, and
-`causes.csv` is written after each setting: a row for each setting, seed, method, evaluation and evaluated round. What
-is already in the file does not run again. `cause_tables.py` makes the README's table from it.
+its newcomers start from the last cohort's mean head. `causes.csv` has a row for each setting, seed, method, evaluation
+and evaluated round; what a call has run replaces its rows there. `cause_tables.py` makes the README's table from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,23 +22,19 @@ import jax.numpy as jnp
 import pandas as pd
 
 import fedjax_srp as srp
+from experiments import scripts
 from experiments.srpfl.cause_tables import causes
-from experiments.srpfl.paper import (
-    CODE_MLP,
-    CODE_OWN,
-    FIGURES,
-    MEAN_HEADS,
-    ONE_OPTIMIZER,
-    Setting,
-    Study,
-    scripts,
-)
 from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 SOFTMAX, START, DECAY = (
-    {key: CODE_MLP[key]} for key in ("output", "initialization", "weight_decay")
+    {"output": "softmax"},
+    {"initialization": "torch"},
+    {"weight_decay": 1e-4},
 )
+CODE_MLP = SOFTMAX | START | DECAY
+ONE_OPTIMIZER = {"keeps_optimizer": True}
+MEAN_HEADS = {"newcomers_take_mean_head": True}
 METHODS = ("flanp_fedavg", "srpfl")
 
 
@@ -51,8 +47,8 @@ class Variant(NamedTuple):
 
 
 ONLY_SRPFL = ("srpfl",)
-FLANP = {"flanp_fedavg": CODE_OWN["flanp_fedavg"]}
-OF_CODE = FLANP | {"srpfl": CODE_OWN["srpfl"]}
+FLANP = {"flanp_fedavg": {"fine_tune_optimizer.momentum": 0.5}}
+OF_CODE = FLANP | {"srpfl": {"momentum": 0.5} | ONE_OPTIMIZER | MEAN_HEADS}
 MOMENTUM = FLANP | {"srpfl": {"momentum": 0.5}}
 MOMENTUM_MEAN_HEADS = FLANP | {"srpfl": {"momentum": 0.5} | MEAN_HEADS}
 MOMENTUM_ONE_OPTIMIZER = FLANP | {"srpfl": {"momentum": 0.5} | ONE_OPTIMIZER}
@@ -83,54 +79,83 @@ VARIANTS = {
     "code without both and double softmax": Variant(START | DECAY, MOMENTUM),
     "code without both and PyTorch's start": Variant(SOFTMAX | DECAY, MOMENTUM),
 }
-FEDERATION = {
-    "name": "mnist",
-    "num_clients": 50,
-    "classes_per_client": 3,
-    "max_examples": 60,
+OPTIONS = {"model": "mlp", "eval_first": 0}
+CELL = {"classes_per_client": 3, "max_examples": 60}
+SIZES = {
+    "cpu": {
+        "dataset": "mnist",
+        "num_clients": 50,
+        "epochs": 5,
+        "num_rounds": 50,
+        "eval_every": 10,
+    },
+    "smoke": {
+        "dataset": "digits",
+        "num_clients": 10,
+        "hidden": (16, 8),
+        "initial": 5,
+        "epochs": 1,
+        "num_rounds": 4,
+        "eval_every": 2,
+    },
 }
-SMOKE = {"name": "digits", "num_clients": 10, "classes_per_client": 3}
+EVALUATIONS = [
+    {"method": "flanp_fedavg", "set": {"evaluations": ["global", "fine_tune"]}},
+    {"method": "srpfl", "set": {"evaluations": ["fine_tune", "own_head"]}},
+]
 
 
-def setting(variant: str, smoke: bool = False) -> Setting:
-    """Return a variant as a column of figure 3."""
-    small = {"hidden": (16, 8), "initial": 5, "epochs": 1} if smoke else {"epochs": 5}
-    return Setting(
-        variant,
-        SMOKE if smoke else FEDERATION,
-        {"model": "mlp"} | small | VARIANTS[variant].options,
-        num_rounds=4 if smoke else 50,
-        eval_every=2 if smoke else 10,
-        eval_first=0,
-        own=VARIANTS[variant].own,
-    )
+def tables() -> dict[str, Any]:
+    """Return variants and rules of the grid."""
+    where = list(EVALUATIONS)
+    exclude = []
+    for name, variant in VARIANTS.items():
+        for method, options in variant.own.items():
+            where.append({"variant": name, "method": method, "set": options})
+        left_out = [method for method in METHODS if method not in variant.methods]
+        if left_out:
+            exclude.append({"variant": name, "method": left_out})
+    variants = {name: dict(variant.options) for name, variant in VARIANTS.items()}
+    return {"variants": variants, "where": where, "exclude": exclude}
 
 
-def score_rows(study: Study, training: str, seed: int) -> list[dict]:
+def score_rows(history: History, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the scores of a finished run, a row for each evaluation and evaluated round."""
-    history = History.load(study.run_folder(training, seed))
-    return [
-        {
-            "setting": study.setting.title, "seed": seed, "method": training, "evaluation": evaluation,
-            "round": int(number), "accuracy": round(100 * float(mean), 2), "worst_tenth": round(100 * float(worst), 2),
-        }
-        for evaluation in history.accuracies
-        for number, mean, worst in zip(
-            history.eval_round, history.mean_scores(evaluation), history.worst_scores(evaluation), strict=True
-        )
-    ]  # fmt: skip
+    rows = []
+    for evaluation in history.accuracies:
+        means = history.mean_scores(evaluation)
+        worst = history.worst_scores(evaluation)
+        for place, number in enumerate(history.eval_round):
+            scores = {
+                "evaluation": evaluation,
+                "round": int(number),
+                "accuracy": round(100 * float(means[place]), 2),
+                "worst_tenth": round(100 * float(worst[place]), 2),
+            }
+            rows.append({**facts, **scores})
+    return rows
 
 
-def first_gradients(study: Study, seed: int) -> dict[str, float]:
+def first_gradient(
+    setting: str, seed: int, scale: str, data_dir: str | None
+) -> dict[str, float]:
     """Norms of the initial gradient of all examples' mean loss, in the last layer and in all layers below it."""
-    model, data = study.method("flanp_fedavg").algorithm.model, study.data
-    examples = jax.vmap(data.train_client)(
-        jnp.arange(data.num_clients)
-    )  # all clients have equally many
-    flat = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (examples.x, examples.y)
+    size = SIZES[scale]
+    data = srp.data.load(
+        size["dataset"], num_clients=size["num_clients"], data_dir=data_dir, **CELL
     )
-    loss = lambda params: jnp.mean(model.loss(model.logits(params, flat[0]), flat[1]))
+    shared = {"hidden": size["hidden"]} if "hidden" in size else {}
+    method = srp.methods.get(
+        "flanp_fedavg",
+        dataset=data,
+        model="mlp",
+        shared=shared | VARIANTS[setting].options | {"initial": 1},
+    )
+    model = method.algorithm.model
+    # all clients have equally many
+    examples = jax.vmap(data.train_client)(jnp.arange(data.num_clients))
+    x, y = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in (examples.x, examples.y))
+    loss = lambda params: jnp.mean(model.loss(model.logits(params, x), y))
     gradient = jax.grad(loss)(model.init(jax.random.key(seed)))
     return {"head": tree_norm(gradient.head), "below": tree_norm(gradient.representation)}
 
@@ -140,65 +165,60 @@ def tree_norm(tree: Any) -> float:
     return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
 
 
-def read_rows(path: Path) -> list[dict]:
-    """Read the rows that earlier calls wrote."""
-    return pd.read_csv(path).to_dict("records") if path.exists() else []
+def merged(file: Path, rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Any:
+    """Return the table of a file with these rows in place of its own of the same keys."""
+    new = pd.DataFrame(rows)
+    if not file.exists():
+        return new
+    old = pd.read_csv(file)
+    known = set(new[list(keys)].itertuples(index=False, name=None))
+    kept = [
+        key not in known for key in old[list(keys)].itertuples(index=False, name=None)
+    ]
+    return pd.concat([old[kept], new], ignore_index=True)
 
 
-def write_rows(results: Path, rows: list[dict], gradients: list[dict]) -> None:
-    """Write both tables together, so that a kill leaves no rows without their gradients."""
-    atomic.replace({
-        results / "causes.csv": lambda path: pd.DataFrame(rows).to_csv(path, index=False),
-        results / "causes_gradients.csv": lambda path: pd.DataFrame(gradients).to_csv(
-            path, index=False, float_format="%.3g"
-        ),
-    })  # fmt: skip
+def write(file: Path, frame: pd.DataFrame, **options: Any) -> None:
+    """Write a table whole, in place of the file."""
+    atomic.replace({file: functools.partial(frame.to_csv, index=False, **options)})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, (), "runs/srpfl/causes", "data-dir", "results")
-    parser.add_argument(
-        "--smoke", action="store_true", help="digits, 10 clients, 4 rounds"
-    )
+    parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/causes", "data-dir")
     parser.add_argument(
         "--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME"
     )
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(arguments)
-    srp.use_all_cores()
-    results = scripts.results_folder(args)
-    studies = {
-        name: Study(
-            FIGURES[3],
-            setting(name, args.smoke),
-            args.out / name.replace(" ", "_"),
-            args.data_dir,
-            print,
+    seeds = list(range(args.seeds))
+    with scripts.reported_by(parser):
+        found = scripts.run_grid(
+            args,
+            options=OPTIONS | CELL,
+            axes={"variant": args.settings, "seed": seeds, "method": list(METHODS)},
+            scales={name: {"options": size} for name, size in SIZES.items()},
+            **tables(),
         )
-        for name in args.settings
-    }
-    rows, gradients = (
-        read_rows(results / name) for name in ("causes.csv", "causes_gradients.csv")
-    )
-    done = {(row["setting"], row["seed"], row["method"]) for row in rows}
-    with_gradient = {(row["setting"], row["seed"]) for row in gradients}
-    for seed in range(args.seeds):
-        for name, study in studies.items():
-            missing = [
-                training
-                for training in VARIANTS[name].methods
-                if (name, seed, training) not in done
-            ]
-            if not missing:
-                continue
-            if (name, seed) not in with_gradient:
-                gradients.append(
-                    {"setting": name, "seed": seed} | first_gradients(study, seed)
-                )
-            for training in missing:
-                study.train(training, [seed], together=False)
-                rows += score_rows(study, training, seed)
-            write_rows(results, rows, gradients)
+        gradients = scripts.measure(
+            args,
+            first_gradient,
+            axes={"setting": args.settings, "seed": seeds},
+            options={
+                "scale": args.scale,
+                "data_dir": args.data_dir and str(args.data_dir),
+            },
+        )
+    rows = []
+    for name, history in found.histories.items():
+        values = found.values[name]
+        facts = {"setting": values["variant"], "seed": values["seed"]}
+        rows += score_rows(history, facts | {"method": values["method"]})
+    results = scripts.results_folder(args)
+    file = results / "causes.csv"
+    write(file, merged(file, rows, ("setting", "seed", "method")))
+    file = results / "causes_gradients.csv"
+    norms = gradients.table[["setting", "seed", "head", "below"]].to_dict("records")
+    write(file, merged(file, norms, ("setting", "seed")), float_format="%.3g")
     print(causes(results))
 
 

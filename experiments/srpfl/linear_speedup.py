@@ -296,7 +296,7 @@ def main() -> None:
     }
     clients = args.clients or [2**exponent for exponent in exponents]
     with scripts.reported_by(parser):
-        results = scripts.measure(
+        results = scripts.measure_each(
             args, measure, axes={"num_clients": sorted(clients)}, options=options
         )
     for result in results:

@@ -99,7 +99,7 @@ def main() -> None:
         variants[name] = {"dim": d, "num_clients": n, "first_stage": first_stage}
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        results = scripts.measure(args, measure, variants=variants, options=options)
+        results = scripts.measure_each(args, measure, variants=variants, options=options)
     facts = {
         "trials": trials,
         "rounds": rounds,

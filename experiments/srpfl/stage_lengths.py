@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes, tasks, repeats, lengths = SCALES[args.scale]
     task_seeds = range(args.seed, args.seed + tasks)
     with scripts.reported_by(parser):
-        found = scripts.measure(
+        found = scripts.measure_each(
             args,
             measure,
             axes={"num_clients": sizes, "task_seed": task_seeds},

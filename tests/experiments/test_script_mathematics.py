@@ -1,8 +1,6 @@
 """What scripts compute by themselves, against a second derivation in NumPy or against the simulator."""
 
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +13,7 @@ from reference.small import assert_close, simulate
 
 import fedjax_srp as srp
 from fedjax_srp import theory
+from fedjax_srp.lab.grids import points as grid_points
 
 RNG = np.random.default_rng(7)
 
@@ -227,25 +226,36 @@ def test_the_rule_of_added_rounds_is_exact_where_it_holds(import_from):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("figure", [3, 5])
-def test_one_training_run_serves_both_clocks(figure, import_from, tmp_path):
-    """A run under one clock, given the times of another, is the run under the other."""
+def test_one_training_run_serves_both_clocks(import_from, tmp_path, capsys):
+    """FedAvg of figure 5, with the times of figure 6, is a run under the other clock."""
     paper = import_from("srpfl")("paper")
-    digits = paper.SETTINGS["smoke"]["digits"]
-    setting, lines = digits._replace(num_rounds=2, eval_every=1, seeds=1), []
-    fixed, other = (
-        paper.Study(paper.FIGURES[n], setting, tmp_path, None, lines.append)
-        for n in (figure, figure + 1)
+    words = ["--scale", "smoke", "--methods", "fedavg", "--seeds", "1"]
+    words += ["--out", str(tmp_path)]
+    for figure in (5, 6):
+        paper.main(figure, words)
+    said = capsys.readouterr().err
+    assert "1 runs, 0 finished" in said
+    assert "1 runs, 1 finished" in said
+    given = paper.layer(paper.FIGURES[6], ["fedavg"])
+    given["axes"]["seed"] = [0]
+    again = srp.grid(paper.FILE, scale="smoke", out=tmp_path, batch=1, **given)
+    ((retimed,),) = (
+        runs.values() for runs in paper.curves(again, paper.FIGURES[6], "smoke").values()
     )
-    for study in (fixed, other):
-        study.train("fedavg", range(1), together=False)
-    assert len(lines) == 1  # no run was trained again
-    (retimed,) = other.histories(["fedavg"], 1)["fedavg"]
-    options = {"clock": other.clocks["random"], "key": jax.random.key(0)}
-    real = simulate(other.method("fedavg"), other.data, 2, eval_every=1, **options)
-    np.testing.assert_array_equal(retimed.compute_time, real.compute_time)
-    np.testing.assert_array_equal(retimed.client_time, real.client_time)
-    changed = np.abs(retimed.accuracy - real.accuracy) * real.test_count
+    (history,) = again.histories.values()
+    (data,) = map(again.data, again.folders)
+    real = simulate(
+        history.method,
+        data,
+        4,
+        eval_first=2,
+        eval_every=2,
+        clock="random",
+        key=jax.random.key(0),
+    )
+    np.testing.assert_array_equal(retimed[0].compute_time, real.compute_time)
+    np.testing.assert_array_equal(retimed[0].client_time, real.client_time)
+    changed = np.abs(retimed[0].accuracy - real.accuracy) * real.test_count
     assert changed.sum(axis=1).max() < 2.5  # sums in another order: two test points
 
 
@@ -284,23 +294,24 @@ def test_an_accuracy_of_table_1_is_the_mean_over_examples_and_the_last_ten_round
         assert found[name] == pytest.approx(value, abs=1e-3)
 
 
-def test_every_method_of_every_setting_can_be_built(import_from):
-    """From shapes alone: a mistake in a setting is found before it runs on an accelerator."""
+def test_every_run_of_every_figure_and_scale_can_be_built(import_from):
+    """From shapes alone: a mistake in the file is found before it runs on an accelerator."""
     paper = import_from("srpfl")("paper")
-    shapes = {"digits": (8, 8), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}
-    scales = [setting.items() for setting in paper.SETTINGS.values()]
-    for name, setting in itertools.chain.from_iterable(scales):
-        data = SimpleNamespace(
-            name=name,
-            example_shape=shapes.get(name, (28, 28, 1)),
-            num_classes=10,
-            num_clients=setting.federation["num_clients"],
-        )
-        shared = setting.method | {"pool": data.num_clients // 2}
-        given = {"dataset": data, "model": shared.pop("model"), "shared": shared}
-        for curve in paper.CURVES.values():
-            method = srp.methods.get(curve.training, **given)
-            assert curve.evaluation in method.algorithm.evaluations
+    counts = {"full": 4 * 4, "cpu": 4 + 3 * 3 + 2, "gpu": 2 * 4, "code": 8 * 4}
+    for scale in paper.SCALES:
+        spec, _ = grid_points.read(paper.FILE, scale)
+        for figure in paper.FIGURES.values():
+            over = grid_points.at_scale(paper.layer(figure), None, "figure")
+            found = grid_points.points(grid_points.overlaid(spec, over))
+            assert len(found) == 9 * counts.get(scale, 2)
+            for point in found:
+                assert point.run.record["evaluations"]
+                num_clients = point.run.data["num_clients"]
+                pool = getattr(point.run.parts.participation, "pool", num_clients)
+                pool = getattr(point.run.parts.participation, "k", pool) or num_clients
+                assert pool * figure.one_of == num_clients
+                random = figure.clock == "random" and paper.needs_clock(point.run.method)
+                assert point.run.clock == ("random" if random else "fixed")
 
 
 def test_every_method_is_in_the_table_of_all_or_left_out_with_a_reason(import_from):

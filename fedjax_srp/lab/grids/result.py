@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedjax_srp.base import FederatedSource
 from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report.fairness import mean_and_std
+from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
@@ -77,6 +79,11 @@ class Grid:
     def histories(self) -> dict[str, History]:
         """Name of a finished run -> its history."""
         return {name: History.load(folder) for name, folder in self.folders.items()}
+
+    def data(self, name: str) -> FederatedSource:
+        """Load the data of a run, for `srp.evaluate`, `srp.retime` and the like; the last ones are kept."""
+        check_known("run", [name], self.points)
+        return load_data(self.points[name].run.data)
 
     def to_frame(self, communication: float | None = None) -> pd.DataFrame:
         """Return a table with a row per run and round: the options that differ, and `History.to_frame`.
