@@ -149,7 +149,7 @@ def _finished(args: argparse.Namespace, found: Any) -> Any:
         raise SystemExit(0)
     if found.failures:
         raise ValueError(
-            f"{len(found.failures)} of {found} failed; the same command tries them again"
+            f"{found}: {len(found.failures)} failed; the same command tries them again"
         )
     return found
 

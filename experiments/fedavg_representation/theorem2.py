@@ -71,7 +71,7 @@ class _Recorded(srp.algorithms.LinearFedAvg):
         inside = truth.T @ b
         delta = jnp.eye(len(w)) - alpha * b.T @ b
         # w_i after one local update from (B, w), of all clients
-        local = delta @ w + alpha * data.heads @ inside
+        local = (delta @ w)[None] + alpha * data.heads @ inside
         sines = jnp.linalg.svd(
             truth - orthonormalize(b) @ (orthonormalize(b).T @ truth), compute_uv=False
         )

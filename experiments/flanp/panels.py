@@ -403,7 +403,7 @@ def report(results: list[Mapping[str, Any]]) -> str:
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    return scripts.parser(
+    return scripts.grid_parser(
         doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds"
     )
 
