@@ -18,7 +18,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +79,12 @@ def run(call: Call, words: Sequence[str], log: Path) -> bool:
     return True
 
 
+def processor_minutes() -> float:
+    """Return the minutes of a core that all calls have taken."""
+    taken = os.times()
+    return (taken.children_user + taken.children_system) / 60
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -117,11 +122,11 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{cost}  {call.script} {call.options}: {state}", flush=True)
         if args.dry_run or state != "to run":
             continue
-        begin = time.perf_counter()
+        before = processor_minutes()
         if not run(call, call.words(out, **places), log):
             failed.append(call.script)
             print(f"{'':9}  failed, see {log.with_suffix('.unfinished')}", flush=True)
-        print(f"{'':9}  {(time.perf_counter() - begin) / 60:.1f} min", flush=True)
+        print(f"{'':9}  {processor_minutes() - before:.1f} min", flush=True)
     if failed:
         parser.exit(1, f"{len(failed)} calls failed: {', '.join(failed)}\n")
 
