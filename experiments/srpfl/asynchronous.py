@@ -53,13 +53,13 @@ SCALES = {
 # curve: method, its options, rounds between evaluations, evaluation
 CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedRep": ("fedrep", {}, 1, "fine_tune"),
-    "SRPFL": ("srpfl", {}, 2, "fine_tune"),
+    "SRPFL": ("srpfl", {"initial": 5}, 2, "fine_tune"),
     "FedAvg": ("fedavg", {}, 1, "global"),
-    "FLANP (FedAvg)": ("flanp_fedavg", {}, 2, "global"),
+    "FLANP (FedAvg)": ("flanp_fedavg", {"initial": 5}, 2, "global"),
     "FedBuff, k = 5": ("fedbuff", {"k": 5}, 20, "global"),
     "FedBuff, k = 10": ("fedbuff", {"k": 10}, 10, "global"),
     "FedAvg-FT": ("fedavg", {}, 1, "fine_tune"),
-    "FLANP-FT": ("flanp_fedavg", {}, 2, "fine_tune"),
+    "FLANP-FT": ("flanp_fedavg", {"initial": 5}, 2, "fine_tune"),
     "FedBuff-FT, k = 5": ("fedbuff", {"k": 5}, 20, "fine_tune"),
     "FedBuff-FT, k = 10": ("fedbuff", {"k": 10}, 10, "fine_tune"),
 }
@@ -88,6 +88,7 @@ def run(
     for cost, curve in itertools.product(COSTS, shown_curves(scale)):
         name, own, eval_every, _ = CURVES[curve]
         overlaps = name == "fedbuff"
+        judges = [e for of, _, _, e in CURVES.values() if of == name]
         horizon = scale.horizons[cost]
         # `time_limit` does not count communication, so methods that wait have a limit of rounds instead.
         most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
@@ -100,7 +101,7 @@ def run(
             "num_rounds": most,
             "time_limit": horizon,
             "eval_every": eval_every,
-            "evaluations": EVALUATIONS if name == "fedavg" else "all",
+            "evaluations": list(dict.fromkeys(judges)),
         }
     options = {
         "dataset": "digits",
@@ -109,7 +110,6 @@ def run(
         "hidden": (64, 32),
         "learning_rate": 0.05,
         "epochs": scale.local_epochs,
-        "initial": 5,
     }
     found = scripts.run_grid(
         args, variants=variants, axes={"seed": seeds}, options=options
