@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +57,19 @@ def needs_clock(method: str) -> bool:
     return methods.recipe(method).participation not in ("full", "uniform")
 
 
-def layer(figure: Figure, names: Sequence[str] = METHODS) -> dict[str, Any]:
-    """Return what a figure of these methods lays over the tables of `figure3.toml`."""
+def numbers_of_clients(tables: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the numbers of clients that stand anywhere in a grid file."""
+    for name, value in tables.items():
+        if name == "num_clients":
+            yield value
+        elif isinstance(value, dict):
+            yield from numbers_of_clients(value)
+
+
+def layer(
+    figure: Figure, names: Sequence[str] = METHODS, tables: Mapping[str, Any] = TABLES
+) -> dict[str, Any]:
+    """Return what a figure of these methods lays over the tables of `figure3.toml`, or of a copy."""
     clocks = ["fixed"]
     exclude = []
     where = []
@@ -68,8 +79,8 @@ def layer(figure: Figure, names: Sequence[str] = METHODS) -> dict[str, Any]:
             left_out = [name for name in names if needs_clock(name) == is_needed]
             exclude.append({"method": left_out, "clock": clock})
     if figure.one_of > 1:
-        for num_clients in (20, 50, 100):
-            pool = num_clients // figure.one_of
+        for num_clients in sorted(set(numbers_of_clients(tables))):
+            pool = max(2, round(num_clients / figure.one_of))
             where.append({"num_clients": num_clients, "set": {"pool": pool}})
     axes = {"method": list(names), "clock": clocks}
     return {"axes": axes, "exclude": exclude, "where": where}
@@ -114,7 +125,10 @@ def main(
         metavar="NAME",
         help="default: every data set of the scale",
     )
-    parser.add_argument("--methods", nargs="+", metavar="NAME", default=METHODS)
+    parser.add_argument("--methods", nargs="+", metavar="NAME")
+    parser.add_argument(
+        "--file", type=Path, default=FILE, help="a changed copy of figure3.toml"
+    )
     parser.add_argument(
         "--seeds",
         type=int,
@@ -124,14 +138,19 @@ def main(
     args = parser.parse_args(arguments)
     if args.seeds is not None and args.seeds < 1:
         parser.error(f"--seeds {args.seeds}: must be at least 1")
+    try:
+        tables = tomllib.loads(args.file.read_text("utf-8"))
+        names = args.methods or tables["axes"]["method"]
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"--file {args.file}: {error}; give a copy of figure3.toml")
     with scripts.reported_by(parser):
-        check_known("methods", args.methods, methods.names())
-        given = layer(FIGURES[figure], args.methods)
+        check_known("methods", names, methods.names())
+        given = layer(FIGURES[figure], names, tables)
         if args.datasets:
             given["axes"]["variant"] = args.datasets
         if args.seeds is not None:
             given["axes"]["seed"] = range(args.seeds)
-        found = scripts.run_grid(args, FILE, variants=variants, **given)
+        found = scripts.run_grid(args, args.file, variants=variants, **given)
         columns = curves(found, FIGURES[figure], args.scale)
     results = scripts.results_folder(args)
     print(report(columns, figure, FIGURES[figure].title, results))

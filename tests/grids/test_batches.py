@@ -117,7 +117,7 @@ def test_floats_that_are_derived_from_an_axis_are_values_of_a_batch(tmp_path):
 
 def test_long_tables_have_the_histories(whole, monkeypatch):
     frame, clients = whole.to_frame(communication=3.0), whole.clients_frame()
-    assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
+    assert frame.columns[:5].tolist() == ["run", "id", "method", "learning_rate", "seed"]
     for name, history in whole.histories.items():
         own = frame[frame["run"] == name]
         assert own["elapsed"].tolist() == history.elapsed(3.0).tolist()

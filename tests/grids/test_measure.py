@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from reference.small import refused
@@ -56,6 +57,16 @@ def test_failures_are_listed_and_measured_again(tmp_path, capsys):
     left = srp.measure(rectangle, axes=axes, out=tmp_path, dry_run=True)
     assert 0 <= left.seconds < 60  # by the one that is measured
     assert "2 cases, 1 to measure" in capsys.readouterr().err
+
+
+def test_results_are_json_also_with_numbers_of_numpy(tmp_path):
+    def found(kind):
+        return {"value": np.float32(0.5), "row": np.arange(2)} if kind else {1, 2}
+
+    given = {"out": tmp_path, "progress": False}
+    done = srp.measure(found, axes={"kind": [True, False]}, **given)
+    assert done.results == {"kind=True": {"value": 0.5, "row": [0, 1]}}
+    assert "result={1, 2} is not JSON; return numbers" in done.failures[0].error
 
 
 def test_variants_objects_and_several_rows(tmp_path):

@@ -268,7 +268,7 @@ def test_data_that_differ_in_a_number_alone_are_two_runs():
 def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch):
     with jax.enable_x64(True):
         (point,) = points_of(method="fedavg", data=DATA)
-    unit = SimpleNamespace(members=[SimpleNamespace(point=point)])
+    unit = SimpleNamespace(runs=[point.run])
     monkeypatch.setattr(Worker, "measure", lambda *_: jax.config.jax_enable_x64)
     assert Worker().perform("measure", unit, None).value
     assert not jax.config.jax_enable_x64

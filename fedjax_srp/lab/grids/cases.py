@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedjax_srp.parts.checks import short
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.json_files import jsonable
@@ -78,7 +80,22 @@ class Case:
             if self.is_finished():
                 return
             begin = time.perf_counter()
-            found = jsonable(self.function(**self.arguments))
+            returned = self.function(**self.arguments)
+            remedy = "return numbers, texts, and lists and tables of them"
+            found = as_plain("result", returned, remedy)
             seconds = time.perf_counter() - begin
             kept = {"record": self.record, "found": found, "seconds": seconds}
             json_files.write_json(self.folder / MEASUREMENT, kept)
+
+
+def as_plain(called: str, value: Any, remedy: str) -> Any:
+    """Return a value, also one with NumPy's numbers and arrays, as strict JSON.
+
+    Raises:
+        ValueError: a part of it is no JSON.
+    """
+    try:
+        json.dumps(value, default=lambda each: each.tolist())
+    except (TypeError, AttributeError, ValueError):
+        raise ValueError(f"{called}={short(value)} is not JSON; {remedy}") from None
+    return jsonable(value)

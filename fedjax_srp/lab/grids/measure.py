@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.lab.grids.batches import SHARED
-from fedjax_srp.lab.grids.cases import Case
+from fedjax_srp.lab.grids.cases import Case, as_plain
 from fedjax_srp.lab.grids.execute import (
     Failure,
     LauncherName,
@@ -36,7 +36,6 @@ from fedjax_srp.lab.grids.points import (
 from fedjax_srp.parts.checks import checked, printable, short
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
-from fedjax_srp.results.json_files import jsonable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,12 +232,5 @@ def _plain(name: str, given: Any) -> Any:
     """Return a value as JSON, an object by its name."""
     if isinstance(given, NamedObject):
         return given.name
-    plain = jsonable(given)
-    numbers = getattr(given, "tolist", lambda: given)()
-    same = list(numbers) if isinstance(numbers, tuple | range) else numbers
-    is_number = isinstance(same, float) and isinstance(plain, str)
-    if plain != same and not is_number:
-        raise ValueError(
-            f"axes: {name}={short(given)} is not JSON; name it, axes={{{name!r}: {{name: object}}}}"
-        )
-    return plain
+    remedy = f"name it, axes={{{name!r}: {{name: object}}}}"
+    return as_plain(f"axes: {name}", given, remedy)

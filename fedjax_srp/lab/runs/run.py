@@ -117,6 +117,7 @@ class Run:
     def with_seed(self, seed: int) -> Run:
         """Return the run with another seed, which shares all that does not depend on it."""
         other = dataclasses.replace(self, seed=seed)
+        _ = self._programs  # which is shared
         record = self.record | {"key": words_of(jax.random.key(seed))}
         shared = vars(self) | vars(other) | {"record": record}
         shared.pop("training", None)
@@ -312,6 +313,11 @@ class Run:
         """Key that is equal for runs that share one training and differ only in their evaluation."""
         return self.program(), self.seed, *self.floats.items()
 
+    @functools.cached_property
+    def _programs(self) -> dict[tuple[str, ...], Hashable]:
+        """Keys of `program` by the limits left out."""
+        return {}
+
     def program(self, *left_out: str) -> Hashable:
         """Return a key that is equal for runs of one program: they differ in seed, `floats` and evaluation.
 
@@ -320,6 +326,11 @@ class Run:
         Args:
             *left_out: limits that may differ.
         """
+        if left_out not in self._programs:
+            self._programs[left_out] = self._key_of_program(*left_out)
+        return self._programs[left_out]
+
+    def _key_of_program(self, *left_out: str) -> Hashable:
         decides = (
             self.settings.target is not None
             or self.settings.evaluations == ()
