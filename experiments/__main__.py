@@ -50,8 +50,8 @@ class Call(NamedTuple):
 
     def words(self, out: Path, **places: Path | None) -> list[str]:
         """Return the words of its command line."""
-        options = self.options.format(out=out, **places)
-        return ["--out", str(out), *shlex.split(options)]
+        options = shlex.split(self.options)
+        return ["--out", str(out), *(word.format(out=out, **places) for word in options)]
 
 
 def plan(scale: str) -> list[Call]:
