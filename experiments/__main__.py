@@ -15,6 +15,7 @@ import argparse
 import csv
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -41,8 +42,8 @@ class Call(NamedTuple):
     @property
     def name(self) -> str:
         """Return the name of its log."""
-        words = [self.script.partition("/")[2], *self.options.split()]
-        return "_".join(word.strip("-{}") for word in words)
+        words = f"{self.script.partition('/')[2]} {self.options}".strip()
+        return re.sub(r"\W+", "_", words).strip("_")
 
     def needs(self, place: str) -> bool:
         """Return True if it reads a folder that the caller must name."""
