@@ -117,7 +117,7 @@ def figure(
 def neural(tau: int, expected: float) -> Item:
     """A training of FedAvg's CNN on CIFAR-100, C = 5, and its fine-tuning on CIFAR-10."""
     name = f"cifar100-cnn-tau{tau}"
-    folders = f"--out {{results}}/{name} --runs {{work}}/neural"
+    folders = f"--out {{work}}/neural --results {{results}}/{name}"
     return Item(
         name,
         f"experiments/fedavg_representation/figure2.py --scale full --trials 1 --taus {tau} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,18 +15,16 @@ from experiments.claim import (
     PAPER,
     Claim,
 )
-from experiments.pages import HERE, load_results, pm, span
+from experiments.fedrep.readme_tables import first_round, runs
+from experiments.pages import load_results, pm, span
 
 CIFAR = ("cifar10_100x2", "cifar10_100x5")
 
 
-def table1_accuracy(column: str, method: str, file: str = "table1.json") -> str:
+def table1_accuracy(column: str, method: str, file: str = "table1") -> str:
     """Format an accuracy of table 1 in %, with the standard deviation over seeds if there are several."""
-    runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][
-        method
-    ]
-    values = [run["accuracy"] for run in runs.values()]
-    return pm(values, 1)
+    seeds = runs(file)[column][method]
+    return pm([run["accuracy"] for run in seeds.values()], 1)
 
 
 def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
@@ -45,8 +42,7 @@ def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
 def variates() -> str:
     """FedAvg against SCAFFOLD, as in SCAFFOLD's paper and as in the code of FedRep's authors."""
     of_code = " and ".join(
-        table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json")
-        for column in CIFAR
+        table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation") for column in CIFAR
     )
     return f"{accuracies_by_column('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
 
@@ -55,12 +51,12 @@ def best_methods() -> str:
     """FedRep against its rivals, by the paper's text and with all options of its authors' code."""
     names = "FedRep", "FedPer", "FedAvg+FT"
     of_code = ", ".join(
-        f"{name} {table1_accuracy('cifar10_100x5_authors', name, 'ablation.json')}"
+        f"{name} {table1_accuracy('cifar10_100x5_authors', name, 'ablation')}"
         for name in names
     )
     column = "cifar10_100x5_authors_epochs"
     with_epochs = ", ".join(
-        f"{name} {table1_accuracy(column, name, 'ablation.json')}" for name in names
+        f"{name} {table1_accuracy(column, name, 'ablation')}" for name in names
     )
     of_text = accuracies_by_column(
         *names, columns=(*CIFAR, "cifar10_1000x2", "cifar100_100x5_once")
@@ -76,7 +72,7 @@ def batches_and_steps() -> str:
     parts = []
     for column, title in zip(CIFAR, ("(100, 2)", "(100, 5)"), strict=True):
         pairs = (
-            f"{name} {table1_accuracy(column, name)} and {table1_accuracy(f'{column}_batches', name, 'ablation.json')}"
+            f"{name} {table1_accuracy(column, name)} and {table1_accuracy(f'{column}_batches', name, 'ablation')}"
             for name in ("FedRep", "FedPer", "FedAvg", "FedAvg+FT")
         )
         parts.append(f"{title}: {', '.join(pairs)}")
@@ -86,15 +82,17 @@ def batches_and_steps() -> str:
 
 def with_equal_starts() -> list[str]:
     """Both batches and steps from PyTorch's start, for the methods that were run so."""
-    runs = json.loads((HERE / "fedrep/results/ablation.json").read_text())["runs"]
+    ablation = runs("ablation")
     parts = []
     for column, title in zip(CIFAR, ("(100, 2)", "(100, 5)"), strict=True):
         of_both = [
-            name for name in runs[f"{column}_torch"] if name in runs[f"{column}_batches"]
+            name
+            for name in ablation[f"{column}_torch"]
+            if name in ablation[f"{column}_batches"]
         ]
         for name in of_both:
             small, large = (
-                table1_accuracy(f"{column}_{variant}", name, "ablation.json")
+                table1_accuracy(f"{column}_{variant}", name, "ablation")
                 for variant in ("torch", "batches")
             )
             parts.append(f"{title} {name} {small} and {large}")
@@ -151,11 +149,7 @@ def rounds_to_levels(method: str, levels: Sequence[float], start: str = "descent
     parts = []
     for n in (100, 1000):
         curve = found[f"n={n}, {method}, {start} start"]
-        points = list(zip(curve["x"], curve["mean"], strict=True))
-        rounds = (
-            next((x for x, mean in points if mean <= level), np.nan) for level in levels
-        )
-        parts.append(", ".join(f"{x:.0f}" for x in rounds))
+        parts.append(", ".join(first_round(curve, level) for level in levels))
     return " and ".join(parts)
 
 

@@ -90,9 +90,19 @@ def accuracy(
     dataset: str, method: str, column: str = "final_accuracy", number: int = 3
 ) -> str:
     """Format accuracy in %, with the standard deviation over seeds if there are several."""
-    row = figure(number, dataset).loc[method]
-    mean, deviation = 100 * row[column], 100 * row[f"{column}_std"]
-    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if row["runs"] > 1 else "")
+    return percent(figure(number, dataset).loc[method], column)
+
+
+def percent(row: pd.Series, column: str) -> str:
+    """Format the mean, with the standard deviation over seeds if there are several."""
+    deviation = f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else ""
+    return f"{100 * row[column]:.1f}{deviation}"
+
+
+def ratios(result: Mapping[str, Any]) -> np.ndarray:
+    """Time of SRPFL over that of FedRep: a row for each multiple of the floor, a column for each repeat."""
+    times = result["times"]
+    return np.array(times["srpfl"], float) / np.array(times["fedrep"], float)
 
 
 def faster() -> str:
@@ -343,14 +353,11 @@ def logarithmic() -> str:
         charged = ", its time charged" if start == "moments" else ""
         parts.append(f"{start} start{charged}, n0 of appendix A, {first_to_last(rows)}")
     by_lemma = load_results("srpfl/results/linear_speedup_moments_lemma.json")
-    ratios = (
-        np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in by_lemma
-    )
     clients = " and ".join(
         f"{row['num_clients']:,} with n0 = {row['initial']}" for row in by_lemma
     )
     parts.append(
-        f"with the lemma's stages, N = {clients}: {' and '.join(pm(ratio, 3) for ratio in ratios)}"
+        f"with the lemma's stages, N = {clients}: {' and '.join(pm(ratios(row)[1], 3) for row in by_lemma)}"
     )
     return "SRPFL's time over FedRep's to 1.3 times the floor, " + "; ".join(parts)
 
@@ -358,16 +365,12 @@ def logarithmic() -> str:
 def first_to_last(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format the ratios of times of the first and the last row, and their products with log N."""
     kept = [rows[0], rows[-1]]
-    ratios = [
-        np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in kept
-    ]
+    at_1_3 = [ratios(row)[1] for row in kept]
     clients = " to ".join(f"{row['num_clients']:,}" for row in kept)
-    text = " to ".join(
-        f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios
-    )
+    text = " to ".join(pm(ratio, 3) for ratio in at_1_3)
     products = (
         f"{ratio.mean() * np.log(row['num_clients']):.2f}"
-        for ratio, row in zip(ratios, kept, strict=True)
+        for ratio, row in zip(at_1_3, kept, strict=True)
     )
     return f"N = {clients}: {text}, times log N {' to '.join(products)}"
 
@@ -378,8 +381,7 @@ def closer_targets() -> str:
     for start in ("random", "moments"):
         found = load_results(f"srpfl/results/linear_speedup_{start}.json")
         row = next(row for row in found if row["num_clients"] == 1024)
-        ratios = np.divide(row["times"]["srpfl"], row["times"]["fedrep"])
-        listed = ", ".join(pm(ratio, 3) for ratio in ratios)
+        listed = ", ".join(pm(ratio, 3) for ratio in ratios(row))
         parts.append(f"{start} start with n0 = {row['initial']}: {listed}")
     return (
         "SRPFL's time over FedRep's to 2, 1.3 and 1.1 times the floor, N = 1,024: "

@@ -6,7 +6,7 @@ import argparse
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from experiments import scripts
 from fedjax_srp.results import atomic
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -49,42 +50,60 @@ def draw_line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, 
 
 def summary(x, trials) -> dict[str, Any]:
     """Return mean, lowest and highest of (trials, points) values at no more than `MAX_POINTS` of the points x."""
-    x, trials = np.asarray(x), np.asarray(trials, float)
     kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
-    x, trials = x[kept], trials[:, kept]
-    rows = {
-        "x": x,
-        "mean": trials.mean(0),
-        "lowest": trials.min(0),
-        "highest": trials.max(0),
-    }
-    return {name: [rounded(value) for value in row] for name, row in rows.items()}
+    shown = {"x": np.asarray(x)[kept], **spread(np.asarray(trials, float)[:, kept])}
+    return rounded(shown)
+
+
+def spread(trials, axis: int | None = 0, middle: str = "mean") -> dict[str, Any]:
+    """Return mean (or `middle`, a function of NumPy), lowest and highest of trials; axis=None: of all values."""
+    functions = {middle: getattr(np, middle), "lowest": np.min, "highest": np.max}
+    return {name: of(trials, axis=axis) for name, of in functions.items()}
 
 
 def draw_summary(
     ax, rows: Mapping[str, Any], label: str, color: str, **style: Any
 ) -> None:
     """Draw the result of `summary`."""
-    x, mean, low, high = (
+    x, *lines = (
         np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest")
     )
-    ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
-    ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    draw_band(ax, x, lines, color, label=label, markersize=4, **style)
 
 
-def rounded(value: float) -> float | str:
-    """Round to four digits for JSON; inf and nan become strings."""
+def draw_trials(ax, x, trials: np.ndarray, color: str, **style: Any) -> None:
+    """Draw the mean of (trials, points) values with a band from lowest to highest."""
+    draw_band(ax, x, spread(trials).values(), color, **style)
+
+
+def draw_band(
+    ax, x, lines: Iterable[Any], color: str, alpha: float = 0.15, **style: Any
+) -> None:
+    """Draw a line in a band; `lines` are the line and the ends of the band."""
+    middle, low, high = lines
+    ax.plot(x, middle, color=color, **{"linewidth": 1.8, **style})
+    ax.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
+
+
+def rounded(value: Any) -> Any:
+    """Round numbers to four digits for JSON, also in mappings and sequences; inf and nan become strings."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [rounded(part) for part in value]
     return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
 
 
-def legend(figure: Figure, axes, columns: int) -> None:
+def legend(figure: Figure, axes, columns: int, title: str | None = BAND) -> None:
     """Draw one legend below all panels, which explains the band and has every label of `axes` once."""
     found: dict[str, Any] = {}
     for ax in np.ravel(axes):
         handles, labels = ax.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
     figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=columns, title=BAND, title_fontsize=8,
+        list(found.values()), list(found), loc="outside lower center", ncols=columns, title=title, title_fontsize=8,
         frameon=False,
     )  # fmt: skip
 
@@ -107,11 +126,11 @@ def save(
     figure: Figure | None = None,
 ) -> None:
     """Write `name`.json to --out, and `name`.png if there is a figure."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    facts = {"scale": args.scale, "seed": args.seed, **results}
-    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
-    files = {args.out / f"{name}.json": lambda path: path.write_text(text)}
+    folder = scripts.results_folder(args)
+    known = {what: vars(args)[what] for what in ("scale", "seed") if what in args}
+    text = json.dumps({**known, **results}, indent=1, allow_nan=False) + "\n"
+    files = {folder / f"{name}.json": lambda path: path.write_text(text)}
     if figure is not None:
-        files[args.out / f"{name}.png"] = lambda path: save_picture(figure, path)
+        files[folder / f"{name}.png"] = lambda path: save_picture(figure, path)
     atomic.replace(files)
     print(f"wrote {' and '.join(map(str, files))}")

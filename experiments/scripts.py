@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
-import shutil
+import functools
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.parts.checks import is_ours
-from fedjax_srp.results import atomic
-from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "default": 0},
     "seeds": {"type": int, "help": "number of seeds; default: that of the scale"},
-    "devices": {"type": int, "help": "default: all cores"},
     "data-dir": {"type": Path, "help": "folder with prepared data sets"},
-    "results": {
-        "type": Path,
-        "help": "folder of figures and tables; default: that of the runs",
+    "results": {"type": Path, "help": "folder of figures and tables; default: --out"},
+    "workers": {
+        "type": int,
+        "default": 0,
+        "help": "processes, each with its share of the cores or a GPU; default: everything in this one",
+    },
+    "batch": {
+        "type": int,
+        "help": "most runs in one program; default: 1 on CPUs, else as many as memory allows",
+    },
+    "retries": {
+        "type": int,
+        "default": 0,
+        "help": "how often a failed run is tried again",
+    },
+    "launcher": {"choices": ("local", "slurm"), "default": "local"},
+    "dry-run": {
+        "action": "store_true",
+        "help": "print the plan, and about how long it takes",
     },
 }
+GRID = ("workers", "batch", "retries", "launcher", "dry-run")
 
 
 def parser(
@@ -46,108 +56,8 @@ def parser(
     found.add_argument(
         "--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}"
     )
-    for option in options:
+    for option in dict.fromkeys(("results", *options)):
         found.add_argument(f"--{option}", **OPTIONS[option])
-    return found
-
-
-def grid_parser(
-    doc: str | None, scales: Iterable[str], out: str, *options: str
-) -> argparse.ArgumentParser:
-    """Return a parser as `parser` does, with the options of `run_grid`."""
-    found = parser(doc, scales, out, *options)
-    found.add_argument(
-        "--workers",
-        type=int,
-        default=0,
-        help="processes, each with its share of the cores or a GPU; default: everything in this one",
-    )
-    found.add_argument(
-        "--batch",
-        type=int,
-        help="most runs in one program; default: 1 on CPUs, else as many as memory allows",
-    )
-    found.add_argument(
-        "--retries", type=int, default=0, help="how often a failed run is tried again"
-    )
-    found.add_argument("--launcher", choices=("local", "slurm"), default="local")
-    found.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the plan, and about how long it takes",
-    )
-    return found
-
-
-def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
-    """Run a grid with the options of `grid_parser`, and return it; None after --dry-run.
-
-    Args:
-        args: parsed; --data-dir is an option of every run.
-        file: of the grid.
-        **given: arguments of `srp.grid`, laid over the file.
-
-    Raises:
-        ValueError: the grid has errors, or runs have failed.
-    """
-    if getattr(args, "data_dir", None) is not None:
-        given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
-    batch = args.batch
-    if args.workers or args.launcher != "local":
-        # this process only plans and draws; GPUs are for the workers
-        jax.config.update("jax_platforms", "cpu")
-    else:
-        srp.use_all_cores()
-    if batch is None and jax.default_backend() == "cpu":
-        batch = 1  # as the committed results were made
-    found = srp.grid(
-        file,
-        scale=getattr(args, "scale", None),
-        out=args.out,
-        workers=args.workers,
-        batch=batch,
-        retries=args.retries,
-        launcher=args.launcher,
-        dry_run=args.dry_run,
-        **given,
-    )
-    if args.dry_run:
-        print(estimate(found))
-        return None
-    if found.failures:
-        raise ValueError(
-            f"{len(found.failures)} runs failed; the same command tries them again"
-        )
-    return found
-
-
-def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
-    """Measure a function with the options of `grid_parser`, below the folder of the runs; None after --dry-run.
-
-    Args:
-        args: parsed.
-        function: of the axes, variants and options.
-        **given: arguments of `srp.measure`.
-
-    Raises:
-        ValueError: the measurement has errors, or cases have failed.
-    """
-    found = srp.measure(
-        function,
-        out=args.out / function.__name__,
-        workers=args.workers,
-        retries=args.retries,
-        launcher=args.launcher,
-        dry_run=args.dry_run,
-        **given,
-    )
-    if args.dry_run:
-        print(f"about {found.seconds} seconds, by the cases that are finished")
-        return None
-    if found.failures:
-        raise ValueError(
-            f"{len(found.failures)} cases failed; the same command tries them again"
-        )
     return found
 
 
@@ -156,12 +66,6 @@ def results_folder(args: argparse.Namespace) -> Path:
     folder = args.results or args.out
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def use_cores(args: argparse.Namespace) -> None:
-    """Make every core a device, unless --devices is 1."""
-    if args.devices != 1:
-        srp.use_all_cores()
 
 
 @contextlib.contextmanager
@@ -176,6 +80,91 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         command.error(str(error))
 
 
+def grid_parser(
+    doc: str | None, scales: Iterable[str], out: str, *options: str
+) -> argparse.ArgumentParser:
+    """Return a parser as `parser` does, with the options of `run_grid` and `measure`."""
+    return parser(doc, scales, out, *options, *GRID)
+
+
+def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
+    """Run a grid with the options of `grid_parser`, and return it; --dry-run ends the script with its plan.
+
+    Args:
+        args: parsed; --data-dir is an option of every run.
+        file: of the grid.
+        **given: arguments of `srp.grid`, laid over the file.
+
+    Raises:
+        ValueError: the grid has errors, or runs have failed.
+    """
+    if getattr(args, "data_dir", None) is not None:
+        given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
+    if file is not None or "scales" in given:
+        given["scale"] = args.scale
+    _use_machine(args)
+    batch = args.batch
+    if batch is None and jax.default_backend() == "cpu":
+        batch = 1  # as the committed results were made
+    options = _launched(args) | {"out": args.out, "batch": batch}
+    return _finished(args, srp.grid(file, **given, **options))
+
+
+def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
+    """Measure a function with the options of `grid_parser`, below the folder of the runs.
+
+    Raises:
+        ValueError: cases have failed.
+    """
+    _use_machine(args)
+    options = {"axes": {}, **given, **_launched(args)}
+    out = args.out / function.__name__
+    return _finished(args, srp.measure(function, out=out, **options))
+
+
+def measure_each(
+    args: argparse.Namespace, function: Callable[..., Any], **given: Any
+) -> list[Any]:
+    """Return what a function found in each case of `measure`, as JSON has it."""
+    return list(measure(args, function, **given).results.values())
+
+
+def _use_machine(args: argparse.Namespace) -> None:
+    if args.workers or args.launcher != "local":
+        # this process only plans and draws; GPUs are for the workers
+        jax.config.update("jax_platforms", "cpu")
+    else:
+        srp.use_all_cores()
+
+
+def _launched(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("workers", "retries", "launcher", "dry_run")
+    return {name: vars(args)[name] for name in names}
+
+
+def _finished(args: argparse.Namespace, found: Any) -> Any:
+    if args.dry_run:
+        cost = "" if found.seconds is None else f", about {found.seconds:.0f} s"
+        print(f"{found}{cost}")
+        raise SystemExit(0)
+    if found.failures:
+        raise ValueError(
+            f"{found}: {len(found.failures)} failed; the same command tries them again"
+        )
+    return found
+
+
+def in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function compute in double precision."""
+
+    @functools.wraps(function)
+    def precise(*args: Any, **options: Any) -> Any:
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return function(*args, **options)
+
+    return precise
+
+
 def simulate_each(
     algorithm: srp.FederatedAlgorithm, tasks: Iterable[Any], **options: Any
 ) -> list[History]:
@@ -187,57 +176,6 @@ def simulate_each(
     ]
 
 
-def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return True if a folder holds the run that these facts determine.
-
-    Raises:
-        ValueError: the folder holds another run.
-    """
-    if not run_folder.is_finished(folder):
-        return False
-    known = run_folder.read_config(folder).get("script") or {}
-    if changed := [name for name, value in facts.items() if known.get(name) != value]:
-        raise ValueError(
-            f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"
-        )
-    return True
-
-
-def measure_each(
-    args: argparse.Namespace,
-    name: str,
-    cases: Sequence[tuple],
-    measure: Callable[..., Any],
-    **facts: Any,
-) -> list[Any]:
-    """Measure all cases, as JSON has them; after a kill, the cases measured with the same facts are not repeated.
-
-    They stand in a file in --out until the last is measured.
-    """
-    file = args.out / f"{name}_unfinished.json"
-    known = json.loads(json.dumps({"scale": args.scale, "cases": cases, **facts}))
-    kept = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    found = kept["found"] if kept.get("known") == known else []
-    args.out.mkdir(parents=True, exist_ok=True)
-    for case in cases[len(found) :]:
-        found.append(json.loads(json.dumps(measure(*case), allow_nan=False)))
-        print(f"{name}: {len(found)} of {len(cases)}", flush=True)
-        text = json.dumps({"known": known, "found": found}, allow_nan=False)
-        atomic.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
-    file.unlink(missing_ok=True)
-    return found
-
-
-def store(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write an .npz file whole: after a kill there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace({path: lambda part: np.savez_compressed(part, **arrays)})
-
-
-def keep(
-    history: History, folder: Path, facts: Mapping[str, Any], **options: Any
-) -> None:
-    """Save a finished run with the facts that determine it, and remove its checkpoints."""
-    config = {**history.config, "script": facts}
-    dataclasses.replace(history, config=config).save(folder, **options)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+def trial_keys(seed: int, trials: int) -> list[jax.Array]:
+    """Return a key for every trial."""
+    return [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]

@@ -1,6 +1,6 @@
 """Figure 1 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure1.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure1.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The paper shows that FedAvg with two local updates converges linearly to the ground-truth representation on linear
 tasks, and that distributed gradient descent (D-GD, one local update) does not learn it.

@@ -1,6 +1,6 @@
 """Figure 2 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that the early layers of a model trained by FedAvg change little when it is fine-tuned on another data
 set, and those of a model trained by D-SGD much more: linear CKA of the outputs of each layer before and after, for the
@@ -16,6 +16,8 @@ after fine-tuning.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import jax
 import numpy as np
@@ -53,6 +55,13 @@ def main(arguments: list[str] | None = None) -> None:
     similarity: dict[str, list[list[float]]] = {}
     accuracy: dict[str, list[float]] = {}
     layers: list[str] = []
+    models = {
+        (trial, tau): neural.Trained(
+            scale.training[1], scale.shown, tau, trial, args.step_size
+        )
+        for trial, tau in itertools.product(range(scale.trials), scale.taus)
+    }
+    histories = neural.train(args, scale, models.values())
     for trial in range(scale.trials):
         seed = args.seed + trial
         new = neural.subsampled(
@@ -61,11 +70,9 @@ def main(arguments: list[str] | None = None) -> None:
             seed,
         )
         for tau in (*scale.taus, None):
-            history = tau and neural.train_or_load(
-                args, scale, scale.training[1], scale.shown, tau, trial
-            )
+            history = histories[models[trial, tau]] if tau else None
             name = neural.method_label(tau) if tau else neural.RANDOM
-            model, start = neural.initial_model(scale, history or None, new, seed)
+            model, start = neural.initial_model(scale, history, new, seed)
             found, right = measure_changes(model, start, new, seed, scale.images)
             layers = list(found)
             similarity.setdefault(name, []).append(list(found.values()))
@@ -82,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             ax, np.arange(len(layers)), similarity[name], name, color, **style
         )
         results[name]["x"] = layers
-        results[name]["accuracy"] = neural.summary(accuracy[name])
+        results[name]["accuracy"] = curves.rounded(curves.spread(accuracy[name]))
         words = ", ".join(
             f"{layer} {mean}"
             for layer, mean in zip(layers, results[name]["mean"], strict=True)

@@ -1,6 +1,6 @@
 """Figure 3 of "FedAvg with fine tuning: local updates lead to representation learning", both panels.
 
-    python experiments/fedavg_representation/figure3.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure3.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The paper shows that D-GD converges to a stationary point of the global loss and FedAvg to none (left, Frobenius norm of
 its gradient), but that FedAvg has the smaller error ||B w - B* w*||^2 after fine-tuning on a new client with n samples

@@ -1,6 +1,6 @@
 """Figure 4 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure4.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure4.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that in models trained by FedAvg the features of images of one class are similar and those of different
 classes are not, the more so the more local steps, while in a model trained by D-SGD no features are similar.
@@ -15,6 +15,8 @@ Results have means over the diagonal, over the other entries, their difference, 
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -54,6 +56,11 @@ def main(arguments: list[str] | None = None) -> None:
     scale = scale._replace(steps=args.steps or scale.cosine_steps)
     found: dict[str, list[np.ndarray]] = {}
     accuracy: dict[str, list[float]] = {}
+    models = {
+        (trial, tau): neural.Trained(scale.dirichlet, None, tau, trial, args.step_size)
+        for trial, tau in itertools.product(range(scale.trials), scale.cosine_taus)
+    }
+    histories = neural.train(args, scale, models.values())
     for trial in range(scale.trials):
         seed = args.seed + trial
         data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
@@ -62,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
             cosines(model, start, data, scale.pairs)
         )
         for tau in scale.cosine_taus:
-            history = neural.train_or_load(args, scale, scale.dirichlet, None, tau, trial)
+            history = histories[models[trial, tau]]
             matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
             found.setdefault(neural.method_label(tau), []).append(matrix)
             accuracy.setdefault(neural.method_label(tau), []).append(
@@ -77,14 +84,15 @@ def main(arguments: list[str] | None = None) -> None:
         same, different = (
             np.array([m[rows].mean() for m in matrices]) for rows in (~other, other)
         )
-        results[name] = {
-            "matrix": [[curves.rounded(v) for v in row] for row in np.mean(matrices, 0)],
-            "same class": neural.summary(same),
-            "different classes": neural.summary(different),
-            "difference": neural.summary(same - different),
+        found_here = {
+            "matrix": np.mean(matrices, 0),
+            "same class": curves.spread(same),
+            "different classes": curves.spread(different),
+            "difference": curves.spread(same - different),
         }
         if name in accuracy:
-            results[name]["global"] = neural.summary(accuracy[name])
+            found_here["global"] = curves.spread(accuracy[name])
+        results[name] = curves.rounded(found_here)
         print(
             f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}",
             accuracy.get(name),

@@ -1,6 +1,6 @@
 """Figure 5 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/figure5.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedavg_representation/figure5.py --scale smoke|cpu|full [--data-dir DIR] [--results DIR]
 
 The paper shows that models trained by FedAvg with tau = 50 have a higher accuracy than models trained by D-SGD on new
 clients that train all layers for 10 epochs on some samples: on new classes of the training data (left) and on another
@@ -17,6 +17,7 @@ each trained model itself on its own federation.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -30,15 +31,13 @@ from experiments.fedavg_representation.neural import FINE_TUNE_EPOCHS, RANDOM, S
 PANELS = ("new classes", "new data set")
 
 
-def adapted_accuracies(
-    args: Any, scale: Scale, new: Any, history: Any, seed: int
-) -> np.ndarray:
+def adapted_accuracies(scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
     """Return (counts, new clients) accuracies after fine-tuning."""
     data = neural.subsampled(new, scale.counts, seed)
     model, start = neural.initial_model(scale, history, data, seed)
     found = srp.adapt(
         model, data, start, key=jax.random.key(seed), part="all", epochs=FINE_TUNE_EPOCHS,
-        optimizer=neural.optimizer(), batch_size=neural.BATCH, devices=args.devices,
+        optimizer=neural.optimizer(), batch_size=neural.BATCH,
     )  # fmt: skip
     return found.scores[0, -1].reshape(len(scale.counts), new.num_clients)
 
@@ -52,8 +51,17 @@ def main(arguments: list[str] | None = None) -> None:
     figure, axes = curves.panels(*size, sharex=True, sharey="row")
     axes = np.atleast_2d(axes)
     results: dict[str, Any] = {}
+    trained = {
+        (row, tau, c, trial): neural.Trained(
+            scale.training[row], c, tau, trial, args.step_size
+        )
+        for row, tau, c, trial in itertools.product(
+            rows, scale.taus, scale.num_classes, range(scale.trials)
+        )
+    }
+    histories = neural.train(args, scale, trained.values())
     for place, row in enumerate(rows):
-        title, source, later = PANELS[row], scale.training[row], scale.new[row]
+        title = PANELS[row]
         accuracy: dict[tuple, np.ndarray] = {}
         overall: dict[tuple, np.ndarray] = {}
         cases = [(RANDOM, 0, 0)] + [
@@ -64,18 +72,14 @@ def main(arguments: list[str] | None = None) -> None:
         for trial in range(scale.trials):
             seed = args.seed + trial
             new = neural.new_clients(
-                later, seed, args.data_dir, scale.brightness if row else 1.0
+                scale.new[row], seed, args.data_dir, scale.brightness if row else 1.0
             )
             for case in cases:
                 _, tau, c = case
-                history = (
-                    neural.train_or_load(args, scale, source, c, tau, trial)
-                    if tau
-                    else None
-                )
+                history = histories[trained[row, tau, c, trial]] if tau else None
                 shape = scale.trials, len(scale.counts), new.num_clients
                 accuracy.setdefault(case, np.empty(shape))[trial] = adapted_accuracies(
-                    args, scale, new, history, seed
+                    scale, new, history, seed
                 )
                 if history is not None:
                     overall.setdefault(case, np.empty(scale.trials))[trial] = (
@@ -94,9 +98,10 @@ def main(arguments: list[str] | None = None) -> None:
                 found[name] = curves.draw_line(
                     ax, scale.counts, values.mean(-1), name, color, **style
                 )
-                found[name]["std"] = [curves.rounded(v) for v in values.std(axis=(0, 2))]
+                found[name]["std"] = curves.rounded(values.std(axis=(0, 2)))
                 if tau:
-                    found[name]["global"] = neural.summary(100 * overall[name, tau, c])
+                    of_trials = curves.spread(100 * overall[name, tau, c])
+                    found[name]["global"] = curves.rounded(of_trials)
                 words = ", ".join(
                     f"{m} ± {s}"
                     for m, s in zip(found[name]["mean"], found[name]["std"], strict=True)

@@ -1,7 +1,6 @@
 """Shared code of this paper's figures of networks: scales, federations, trained models, new clients.
 
-Each trained model is stored in a folder RUNS/FEDERATION/tau_N/trial_N, which all figures read; interrupted training
-continues.
+The trained models of a figure are a grid in --out; figures with the same --out share them.
 
 The paper (section 5.2, appendix C.2): a CNN of three blocks and a three-layer MLP; SGD with step size 0.1, momentum 0.5
 and weight decay 1e-4; batches of 10; a tenth of the clients in a round, 500 samples of each; T tau = 125,000 local
@@ -43,11 +42,9 @@ from fedjax_srp.data import FederatedData, partition
 from fedjax_srp.driver.adapt import params_of
 from fedjax_srp.models import SplitModel, SplitParams
 from fedjax_srp.results.history import History
-from fedjax_srp.results.json_files import jsonable
 
 RANDOM = "random start"
 COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending
-STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
 STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
 BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500
 PIXELS = {
@@ -194,11 +191,8 @@ def parse_arguments(
     doc: str | None, given: list[str] | None
 ) -> tuple[argparse.Namespace, Scale]:
     """Parse the command line of a figure; return arguments and scale."""
-    parser = scripts.parser(
-        doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", "devices"
-    )
-    parser.add_argument(
-        "--runs", type=Path, help="folder of trained models; default: OUT/models"
+    parser = scripts.grid_parser(
+        doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir"
     )
     parser.add_argument(
         "--step-size",
@@ -229,8 +223,6 @@ def parse_arguments(
     parser.add_argument("--steps", type=int, help="T tau; default: that of the scale")
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
-    args.runs = args.out / "models" if args.runs is None else args.runs
-    scripts.use_cores(args)
     scale = SCALES[args.scale]
     given = {
         name: getattr(args, name)
@@ -239,11 +231,6 @@ def parse_arguments(
     return args, scale._replace(
         **{name: value for name, value in given.items() if value is not None}
     )
-
-
-def model_folder(args: argparse.Namespace, tau: int) -> str:
-    """Return the folder of models trained with tau local steps, which depends on step size and batch size."""
-    return f"tau_{tau}{suffix(args)}"
 
 
 def suffix(args: argparse.Namespace) -> str:
@@ -261,60 +248,64 @@ def file_name(args: argparse.Namespace, figure: str) -> str:
     )
 
 
-def train_or_load(
-    args: argparse.Namespace,
-    scale: Scale,
-    source: Source,
-    num_classes: int | None,
-    tau: int,
-    trial: int,
-) -> History:
-    """Train FedAvg with tau local steps on a federation, or load the finished run.
+class Trained(NamedTuple):
+    """A model: FedAvg with `tau` local steps of size `step` in a round."""
 
-    Args:
-        args: result of `parse_arguments`.
-        scale: size and length.
-        source: classes and clients of the federation.
-        num_classes: C, classes of each client; None for Dirichlet(0.6) over the classes of all clients.
-        tau: local steps in a round.
-        trial: added to --seed.
+    source: Source
+    num_classes: int | None  # C; None: Dirichlet(0.6) over the classes of all clients
+    tau: int
+    trial: int
+    step: float
+
+    def federation(self, args: argparse.Namespace, scale: Scale) -> FederatedData:
+        """Load the clients that train it."""
+        division: dict[str, Any] = {"alpha": ALPHA}
+        if self.num_classes is not None:
+            division = {"classes_per_client": self.num_classes}
+            division["max_examples"] = scale.samples
+        return federation(self.source, args.seed + self.trial, args.data_dir, **division)
+
+
+def train(
+    args: argparse.Namespace, scale: Scale, models: Iterable[Trained]
+) -> dict[Trained, History]:
+    """Train models, or load those that are trained.
 
     Raises:
-        ValueError: the folder holds another run.
+        ValueError: local steps do not divide the number of all steps.
     """
-    if scale.steps % tau:
-        raise ValueError(
-            f"steps={scale.steps} is not a multiple of tau={tau}; give a multiple"
-        )
-    division = (
-        {"alpha": ALPHA}
-        if num_classes is None
-        else {"classes_per_client": num_classes, "max_examples": scale.samples}
-    )
-    kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
-    place = f"{source.dataset}_{len(source.classes)}_{kind}/{model_folder(args, tau)}/trial_{trial}"
-    folder, seed = args.runs / place, args.seed + trial
-    facts = jsonable({
-        "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,
-        "seed": seed, "steps": scale.steps, "step_size": args.step_size, "batch_size": args.batch_size,
-        "model": scale.model,
-    })  # fmt: skip
-    if scripts.is_finished(folder, facts):
-        return History.load(folder)
-    data = federation(source, seed, args.data_dir, **division)
-    method = srp.methods.get(
-        "fedavg", dataset=data, model=model_for(scale, data), steps=tau, epochs=None,
-        learning_rate=args.step_size, momentum=MOMENTUM, weight_decay=DECAY, batch_size=args.batch_size,
-        participation="uniform", k=round(0.1 * data.num_clients),
-    )  # fmt: skip
-    rounds = scale.steps // tau
-    history = srp.simulate(
-        method, data, num_rounds=rounds, eval_every=max(1, rounds // 10), key=jax.random.key(seed), progress=False,
-        devices=args.devices, checkpoint_dir=folder / "checkpoint",
-    )  # fmt: skip
-    scripts.keep(history, folder, facts, models=True)
-    print(f"{place}: global accuracy {100 * history.final_accuracy:.1f} %", flush=True)
-    return History.load(folder)
+    variants = {}
+    for model in models:
+        if scale.steps % model.tau:
+            raise ValueError(
+                f"steps={scale.steps} is not a multiple of tau={model.tau}; give a multiple"
+            )
+        rounds = scale.steps // model.tau
+        data = model.federation(args, scale)
+        variants[str(model)] = {
+            "data": data,
+            "model": model_for(scale, data),
+            "steps": model.tau,
+            "learning_rate": model.step,
+            "k": round(0.1 * data.num_clients),
+            "num_rounds": rounds,
+            "eval_every": max(1, rounds // 10),
+            "seed": args.seed + model.trial,
+        }
+    options = {
+        "method": "fedavg",
+        "epochs": None,
+        "momentum": MOMENTUM,
+        "weight_decay": DECAY,
+        "batch_size": args.batch_size,
+        "participation": "uniform",
+        "models": True,
+    }
+    given = vars(args) | {"data_dir": None}  # the data are loaded
+    runs = scripts.run_grid(
+        argparse.Namespace(**given), variants=variants, options=options
+    ).histories_by("variant")
+    return {model: runs[str(model)][0] for model in models}
 
 
 def initial_model(
@@ -346,11 +337,3 @@ def fine_tune(
         ).params
 
     return [tune(data, params, jnp.int32(client)) for client in range(data.num_clients)]
-
-
-def summary(values: Iterable[float]) -> dict[str, float | str]:
-    """Return mean, lowest and highest of trials, with four digits."""
-    found = np.asarray(list(values), float)
-    return {
-        what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()
-    }

@@ -1,6 +1,6 @@
 """Proposition 1 of "FedAvg with fine tuning: local updates lead to representation learning".
 
-    python experiments/fedavg_representation/proposition1.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedavg_representation/proposition1.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 For any heads, start B0, distance delta_0 in (0, 1/2] and step size, there is a B* at distance delta_0 from B0, with the
 mean model B* mean(w_i*) in the span of B0, from which D-GD (one local update) stays at 0.7 delta_0 or more. The proof
@@ -84,6 +84,7 @@ def drawn_tasks(
     return found
 
 
+@scripts.in_double_precision
 def measure(
     distance: float,
     step: float,
@@ -110,26 +111,27 @@ def measure(
         )
         ratio /= distance
         worse = ratio[:, :, -1].max(axis=0)
-        values = {
-            "mean": worse.mean(),
-            "lowest": worse.min(),
-            "highest": worse.max(),
-            "of any round": ratio.min(),
-        }
-        found[label] = {name: curves.rounded(value) for name, value in values.items()}
-    return found
+        found[label] = {**curves.spread(worse), "of any round": ratio.min()}
+    return curves.rounded(found)
 
 
 def main() -> None:
-    args = scripts.parser(
+    parser = scripts.grid_parser(
         __doc__, SCALES, "runs/fedavg_representation_proposition1", "seed"
-    ).parse_args()
+    )
+    args = parser.parse_args()
     rounds, trials = SCALES[args.scale]
-    results = {}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        for title, setting in SETTINGS.items():
-            results[title] = measure(*setting, rounds, trials, args.seed)
-            print(title, results[title], flush=True)
+    names = ("distance", "step", "spread", "within")
+    variants = {
+        title: dict(zip(names, setting, strict=True))
+        for title, setting in SETTINGS.items()
+    }
+    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        found = scripts.measure_each(args, measure, variants=variants, options=options)
+    results = dict(zip(SETTINGS, found, strict=True))
+    for title, of_setting in results.items():
+        print(title, of_setting)
     curves.save(
         args, "proposition1", {"trials": trials, "rounds": rounds, "results": results}
     )

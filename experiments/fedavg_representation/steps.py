@@ -1,7 +1,7 @@
 """Search of each method's step size for figure 5, chosen by the training loss as in the paper.
 
     python experiments/fedavg_representation/steps.py --scale smoke|cpu|cnn|full [--data-dir DIR] [--out DIR]
-        [--runs DIR] [--batch-size N] [--taus N ...]
+        [--results DIR] [--batch-size N] [--taus N ...]
 
 The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest
 training loss". In `figure5.py` D-SGD and FedAvg have the same step, 0.1, and momentum, which starts afresh in every
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
-from experiments import pages
+from experiments import pages, scripts
 from experiments.fedavg_representation import neural
 from experiments.fedavg_representation.figure5 import PANELS, adapted_accuracies
 from fedjax_srp.driver.adapt import params_of
@@ -47,42 +47,31 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
-    args.out.mkdir(parents=True, exist_ok=True)
-    file = (
-        args.out
-        / f"steps{'_cnn' if args.scale == 'cnn' else ''}{neural.suffix(args)}.csv"
-    )
+    models = [
+        (panel, neural.Trained(source, scale.shown, tau, trial, step))
+        for trial in range(scale.trials)
+        for tau in scale.taus
+        for step in STEPS.get(tau, ())
+        for panel, source in enumerate(scale.training)
+    ]
+    histories = neural.train(args, scale, [model for _, model in models])
     rows = []
-    for trial in range(scale.trials):
-        seed = args.seed + trial
-        for tau in [tau for tau in scale.taus if tau in STEPS]:
-            for args.step_size in STEPS[tau]:
-                for panel, source, later in zip(
-                    PANELS, scale.training, scale.new, strict=True
-                ):
-                    history = neural.train_or_load(
-                        args, scale, source, scale.shown, tau, trial
-                    )
-                    data = neural.federation(
-                        source,
-                        seed,
-                        args.data_dir,
-                        classes_per_client=scale.shown,
-                        max_examples=scale.samples,
-                    )
-                    common = {
-                        "tau": tau, "step": args.step_size, "trial": trial, "panel": panel,
-                        "training_loss": training_loss(scale, history, data), "global": 100 * history.final_accuracy,
-                    }  # fmt: skip
-                    new = neural.new_clients(later, seed, args.data_dir)
-                    found = 100 * adapted_accuracies(
-                        args, scale, new, history, seed
-                    ).mean(axis=1)
-                    rows += [
-                        common | {"samples": n, "accuracy": a}
-                        for n, a in zip(scale.counts, found, strict=True)
-                    ]
-                pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
+    for panel, model in models:
+        history, seed = histories[model], args.seed + model.trial
+        common = {
+            "tau": model.tau, "step": model.step, "trial": model.trial, "panel": PANELS[panel],
+            "training_loss": training_loss(scale, history, model.federation(args, scale)),
+            "global": 100 * history.final_accuracy,
+        }  # fmt: skip
+        new = neural.new_clients(scale.new[panel], seed, args.data_dir)
+        found = 100 * adapted_accuracies(scale, new, history, seed).mean(axis=1)
+        rows += [
+            common | {"samples": n, "accuracy": a}
+            for n, a in zip(scale.counts, found, strict=True)
+        ]
+    kind = "_cnn" if args.scale == "cnn" else ""
+    file = scripts.results_folder(args) / f"steps{kind}{neural.suffix(args)}.csv"
+    pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
     print(table(pd.DataFrame(rows)))
 
 

@@ -1,6 +1,6 @@
 """Theorems 1 and 2 of "FedAvg with fine tuning: local updates lead to representation learning", and their mechanism.
 
-    python experiments/fedavg_representation/theorem2.py --scale smoke|cpu [--out DIR] [--seed N]
+    python experiments/fedavg_representation/theorem2.py --scale smoke|cpu [--results DIR] [--seed N]
 
 Theorem 2 has the constants: from a distance sqrt(1 - E0), with w at 0 and alpha B0^T B0 = I, FedAvg with tau >= 2 local
 updates and alpha at most (1 - delta0) / (4800 sqrt(tau) L kappa^2) is below a distance eps after at most
@@ -71,7 +71,7 @@ class _Recorded(srp.algorithms.LinearFedAvg):
         inside = truth.T @ b
         delta = jnp.eye(len(w)) - alpha * b.T @ b
         # w_i after one local update from (B, w), of all clients
-        local = delta @ w + alpha * data.heads @ inside
+        local = (delta @ w)[None] + alpha * data.heads @ inside
         sines = jnp.linalg.svd(
             truth - orthonormalize(b) @ (orthonormalize(b).T @ truth), compute_uv=False
         )
@@ -93,6 +93,7 @@ def constants(heads: np.ndarray) -> tuple[float, float]:
     return mu, float(np.linalg.norm(heads, axis=1).max())
 
 
+@scripts.in_double_precision
 def measure(
     alpha: float, tau: int, participants: int, rounds: int, trials: int, seed: int
 ) -> dict[str, Any]:
@@ -111,8 +112,8 @@ def measure(
     found: dict[str, list[float]] = {}
     for task, history in zip(drawn, histories, strict=True):
         for name, value in facts_of(task, history, alpha, tau).items():
-            found.setdefault(name, []).append(curves.rounded(value))
-    return {"alpha": alpha, "tau": tau, "m": participants, **found}
+            found.setdefault(name, []).append(value)
+    return {"alpha": alpha, "tau": tau, "m": participants, **curves.rounded(found)}
 
 
 def facts_of(task: Any, history: srp.History, alpha: float, tau: int) -> dict[str, float]:
@@ -160,19 +161,24 @@ def cases(scale: Scale) -> list[tuple[float, int, int]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(
+    parser = scripts.grid_parser(
         __doc__, SCALES, "runs/fedavg_representation_theorem2", "seed"
     )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    rows = []
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        for case in cases(scale):
-            row = measure(*case, scale.rounds, scale.trials, args.seed)
-            rows.append(row)
-            print(
-                f"alpha {row['alpha']:g}, tau {row['tau']}, m {row['m']}: rounds {row['rounds']}"
-            )
+    variants = {
+        f"alpha={alpha}, tau={tau}, m={m}": {
+            "alpha": alpha,
+            "tau": tau,
+            "participants": m,
+        }
+        for alpha, tau, m in cases(scale)
+    }
+    options = {"rounds": scale.rounds, "trials": scale.trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        rows = scripts.measure_each(args, measure, variants=variants, options=options)
+    for name, row in zip(variants, rows, strict=True):
+        print(f"{name}: rounds {row['rounds']}")
     curves.save(args, "theorem2", {"results": rows})
 
 

@@ -1,6 +1,6 @@
 """Gain of each personalisation method by doubling: all clients in every round against doubling.
 
-    python experiments/fedrep/doubling_table.py [--scale cpu|smoke] [--out experiments/fedrep/results] [--seeds 4]
+    python experiments/fedrep/doubling_table.py [--scale cpu|smoke] [--results experiments/fedrep/results] [--seeds 4]
         [--methods NAME ...] [--rounds-per-stage 10]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1); doubling starts with the 5 fastest and doubles every
@@ -14,24 +14,18 @@ clock: the slowest participant of every round, plus C. L2GD's rounds in which no
 which the server already knows the mean, pay no C, so a run with all clients may pay none at all.
 
 A factor is the time with all clients over the time with doubling: above 1, doubling is faster. `doubling_table.json`
-in --out (`doubling_table_N.json` for stages of N instead of 10 rounds) has every seed; methods already in it are not
-run again.
+(`doubling_table_N.json` for stages of N instead of 10 rounds) has every seed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, pages, scripts
-from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0, 100.0)
@@ -67,43 +61,31 @@ SCALES = {
 }
 
 
-def run(
-    name: str,
-    rounds_per_stage: int | None,
-    scale: Scale,
-    data: Any,
-    keys: jax.Array,
-    devices: int | None,
-) -> list[History]:
-    """Run all seeds of a method, evaluated after every round; without stages, all clients take part."""
-    shared = {
+def run(args: Any, scale: Scale, seeds: int) -> dict[Any, list[History]]:
+    """Run all methods, with all clients and with doubling, evaluated after every round; return the seeds of each."""
+    # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
+    fedrep = {"epochs": 1, "representation_epochs": scale.local_epochs}
+    variants = {
+        name: {"method": name, "evaluations": METHODS[name]}
+        | (fedrep if name == "fedrep" else {})
+        for name in args.methods or scale.methods
+    }
+    options = {
+        "dataset": "digits",
+        "num_clients": scale.num_clients,
+        "classes_per_client": 3,
         "hidden": scale.hidden,
         "learning_rate": 0.05,
         "momentum": 0.5,
         "epochs": scale.local_epochs,
         "initial": max(2, scale.num_clients // 10),
+        "rounds_per_stage": args.rounds_per_stage,
+        "num_rounds": scale.num_rounds,
+        "eval_every": 1,
     }
-    # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
-    own = (
-        {"epochs": 1, "representation_epochs": scale.local_epochs}
-        if name == "fedrep"
-        else {}
-    )
-    policy: dict[str, Any] = {"participation": "full"}
-    if rounds_per_stage is not None:
-        policy = {"participation": "doubling", "rounds_per_stage": rounds_per_stage}
-    method = srp.methods.get(name, dataset=data, shared=shared, **own, **policy)
-    return srp.simulate_seeds(
-        method,
-        data,
-        keys=keys,
-        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-        num_rounds=scale.num_rounds,
-        eval_every=1,
-        evaluations=METHODS[name],
-        progress=False,
-        devices=devices,
-    )
+    axes = {"participation": ["full", "doubling"], "seed": range(seeds)}
+    found = scripts.run_grid(args, variants=variants, axes=axes, options=options)
+    return found.histories_by("variant", "participation")
 
 
 def compare(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
@@ -194,17 +176,8 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     return pages.markdown(rows)
 
 
-def to_json(value: Any) -> Any:
-    """Round to four digits for JSON; inf and nan become strings."""
-    if isinstance(value, dict):
-        return {name: to_json(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [to_json(part) for part in value]
-    return curves.rounded(value) if isinstance(value, float) else value
-
-
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds", "devices")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds")
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -220,42 +193,17 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
     if args.rounds_per_stage < 1:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
-    scripts.use_cores(args)
-    methods = args.methods or scale.methods
-    file = (
-        args.out
-        / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
-    )
-    options = {
-        "scale": args.scale,
-        "num_seeds": num_seeds,
-        "rounds_per_stage": args.rounds_per_stage,
-    }
-    facts: dict[str, Any] = {**options, "results": {}}
-    if file.is_file():
-        known = json.loads(file.read_text("utf-8"))
-        if all(known.get(what) == value for what, value in options.items()):
-            facts = known
-    data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
-    keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name in [name for name in methods if name not in facts["results"]]:
-        runs = (
-            run(name, stage, scale, data, keys, args.devices)
-            for stage in (None, args.rounds_per_stage)
-        )
-        pairs = list(zip(*runs, strict=True))
-        facts["results"][name] = to_json(
-            {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
-        )
-        text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
-        atomic.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
-        print(f"{name} done", file=sys.stderr, flush=True)
-    print(
-        table(
-            {name: facts["results"][name] for name in METHODS if name in facts["results"]}
-        )
-    )
+    with scripts.reported_by(parser):
+        runs = run(args, scale, num_seeds)
+    results: dict[str, Any] = {}
+    for name in args.methods or scale.methods:
+        pairs = list(zip(runs[name, "full"], runs[name, "doubling"], strict=True))
+        results[name] = {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
+    print(table(curves.rounded(results)))
+    suffix = "" if args.rounds_per_stage == STAGE else f"_{args.rounds_per_stage}"
+    facts = {"num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
+    facts["results"] = curves.rounded(results)
+    curves.save(args, f"doubling_table{suffix}", facts)
 
 
 if __name__ == "__main__":

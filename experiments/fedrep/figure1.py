@@ -1,6 +1,6 @@
 """Figure 1 of the FedRep paper: average error of Local-only, FedSGD and FedRep against the samples of each client.
 
-    python experiments/fedrep/figure1.py --scale smoke|cpu|full [--init descent|random] [--out DIR] [--seed N]
+    python experiments/fedrep/figure1.py --scale smoke|cpu|full [--init descent|random] [--results DIR] [--seed N]
 
 The paper shows that clients training alone suffer from few samples, that a single model (FedSGD, with the head refitted
 on every client) cannot overcome their differences however many samples there are, and that FedRep's error is small in
@@ -38,7 +38,7 @@ COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.B
 
 def measure(
     samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str
-) -> dict[str, np.ndarray]:
+) -> dict[str, list[list[float]]]:
     """Return for each method the (trials, evaluations) mean errors over clients."""
     tasks = [
         training
@@ -59,28 +59,32 @@ def measure(
     fedsgd = synthetic.FedSGD(tasks[0], step_size=FEDSGD_STEP, samples=samples)
     options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}
     errors = {
-        label: np.array(
-            [
-                run.mean_accuracy
-                for run in scripts.simulate_each(algorithm, tasks, **options)
-            ]
-        )
+        label: [
+            run.mean_accuracy.tolist()
+            for run in scripts.simulate_each(algorithm, tasks, **options)
+        ]
         for label, algorithm in (("FedRep", fedrep), ("FedSGD", fedsgd))
     }
-    alone = np.array(
-        [float(synthetic.local_only(task, samples).mean()) for task in tasks]
-    )
-    return {"Local only": np.tile(alone[:, None], errors["FedRep"].shape[1]), **errors}
+    alone = [float(synthetic.local_only(task, samples).mean()) for task in tasks]
+    evaluations = len(errors["FedRep"][0])
+    return {"Local only": [[error] * evaluations for error in alone], **errors}
 
 
 def main() -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
     parser.add_argument("--init", choices=("descent", "random"), default="descent")
     args = parser.parse_args()
     counts, rounds, eval_every, trials = SCALES[args.scale]
     figure, axes = curves.panels(2, sharey=True)
+    options = {"rounds": rounds, "eval_every": eval_every, "trials": trials}
+    options |= {"seed": args.seed, "init": args.init}
+    with scripts.reported_by(parser):
+        found = scripts.measure_each(
+            args, measure, axes={"samples": counts}, options=options
+        )
     errors = {
-        m: measure(m, rounds, eval_every, trials, args.seed, args.init) for m in counts
+        m: {label: np.array(values) for label, values in of_m.items()}
+        for m, of_m in zip(counts, found, strict=True)
     }
     at = np.arange(eval_every, rounds + 1, eval_every)
     results = {}
@@ -91,9 +95,7 @@ def main() -> None:
                 axes[0], counts, final, label, color, marker="o"
             )
         }
-        results[label]["final of every trial"] = [
-            [curves.rounded(value) for value in values] for values in final.T
-        ]
+        results[label]["final of every trial"] = curves.rounded(final.T)
         few = f"m={counts[0]}, by round"
         results[label][few] = curves.draw_line(
             axes[1], at, errors[counts[0]][label], label, color

@@ -1,6 +1,6 @@
 """Local only of figure 1 with the ridge of the authors' notebook.
 
-    python experiments/fedrep/figure1_ridge.py [--out DIR] [--seed N]
+    python experiments/fedrep/figure1_ridge.py [--results DIR] [--seed N]
 
 A client alone solves (X^T X / m + ridge) theta = X^T y / m. `figure1.py` has the solution of smallest norm, ridge 0,
 whose mean error is not finite for m = d samples; the notebook has 1e-5. The tasks are those of `figure1.py`.
@@ -19,6 +19,7 @@ RIDGE = 1e-5
 SCALES = {"smoke": ((5,), 2), "cpu": ((5, 10, 20), 10)}  # samples, trials
 
 
+@scripts.in_double_precision
 def error(task, samples: int, ridge: float) -> float:
     """Return the mean error of clients that fit their own samples alone."""
 
@@ -26,12 +27,11 @@ def error(task, samples: int, ridge: float) -> float:
         matrix = x.T @ x / samples + ridge * jnp.eye(figure1.DIM)
         return jnp.linalg.solve(matrix, x.T @ y / samples)
 
-    with jax.enable_x64(True):
-        x, y = (
-            jnp.asarray(np.asarray(rows), jnp.float64)
-            for rows in synthetic.fixed_samples(task, samples)
-        )
-        theta = np.asarray(jax.vmap(fit)(x, y))
+    x, y = (
+        jnp.asarray(np.asarray(rows), jnp.float64)
+        for rows in synthetic.fixed_samples(task, samples)
+    )
+    theta = np.asarray(jax.vmap(fit)(x, y))
     true = np.asarray(task.heads @ task.representation.T)
     return float(np.sum((theta - true) ** 2, axis=1).mean())
 

@@ -1,6 +1,6 @@
 """Figure 3 of the FedRep paper: exact heads against 1 and 10 gradient steps, as the number of clients grows.
 
-    python experiments/fedrep/figure3.py --scale smoke|cpu|full [--heads notebook] [--out DIR] [--seed N]
+    python experiments/fedrep/figure3.py --scale smoke|cpu|full [--heads notebook] [--results DIR] [--seed N]
 
 The paper shows the principal-angle distance falling faster with more clients for FedRep, whose heads are exact minima,
 and that GD-GD and 10GD-GD, whose heads take 1 and 10 gradient steps, gain less. Appendix A adds that FedRep does as
@@ -22,6 +22,7 @@ The step of B is then n times as large, since its gradient shrinks with the squa
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -52,7 +53,7 @@ def measure(
     trials: int,
     seed: int,
     heads: str = "theory",
-) -> np.ndarray:
+) -> list[list[float]]:
     """Return the (trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
     shrinks = num_clients if heads == "notebook" else 1
@@ -82,11 +83,11 @@ def measure(
     }
     policy = srp.participation.Uniform(cohort)
     runs = scripts.simulate_each(algorithm, tasks, participation=policy, **options)
-    return np.array([run.metrics["distance"] for run in runs])
+    return [run.metrics["distance"].tolist() for run in runs]
 
 
 def main() -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_figure3", "seed")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_figure3", "seed")
     parser.add_argument(
         "--heads",
         choices=("theory", "notebook"),
@@ -95,15 +96,18 @@ def main() -> None:
     )
     args = parser.parse_args()
     counts, starts, trials = SCALES[args.scale]
+    cases = {"num_clients": counts, "label": list(METHODS), "start": starts}
+    options = {"trials": trials, "seed": args.seed, "heads": args.heads}
+    with scripts.reported_by(parser):
+        found = scripts.measure_each(args, measure, axes=cases, options=options)
+    distances = dict(zip(itertools.product(*cases.values()), found, strict=True))
     figure, axes = curves.panels(len(counts), sharey=True)
     results = {}
     for ax, n in zip(axes, counts, strict=True):
         for label, (_, _, color) in METHODS.items():
             for start in starts:
-                distance, text = (
-                    measure(label, start, n, trials, args.seed, args.heads),
-                    f"{label}, {start} start",
-                )
+                distance = np.array(distances[n, label, start])
+                text = f"{label}, {start} start"
                 drawn = curves.draw_line(
                     ax,
                     np.arange(1, ROUNDS + 1),
@@ -113,9 +117,7 @@ def main() -> None:
                     linestyle=STARTS[start],
                 )
                 final = distance[:, -LAST:].mean(axis=1)
-                results[f"n={n}, {text}"] = drawn | {
-                    "final": [curves.rounded(value) for value in final]
-                }
+                results[f"n={n}, {text}"] = drawn | {"final": curves.rounded(final)}
                 print(
                     f"n={n:4d} {text:23s} last {LAST} rounds: mean {final.mean():.2g}, lowest {final.min():.2g}, "
                     f"highest {final.max():.2g}, above 0.1 in {(final > 0.1).sum()} of {trials}",

@@ -1,6 +1,6 @@
 """Figure 4 of the FedRep paper: a new client with few samples, on a representation that others have learnt.
 
-    python experiments/fedrep/figure4.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedrep/figure4.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The paper shows the error of a client that took no part in training and has 1, 2, 5, 10 or 20 samples: trained on its
 own samples alone, or fitting a head to the representation of FedSGD or of FedRep. FedRep's representation gives an

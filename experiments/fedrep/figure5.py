@@ -1,6 +1,6 @@
 """Figure 5 of the FedRep paper: accuracy against local epochs, of the head in FedRep and of all layers in FedAvg.
 
-    python experiments/fedrep/figure5.py [--scale cpu|cifar10|smoke] [--data-dir DIR] [--out DIR] [--seed N]
+    python experiments/fedrep/figure5.py [--scale cpu|cifar10|smoke] [--data-dir DIR] [--results DIR] [--seed N]
 
 FedRep trains its head for h epochs, then the representation for one; FedAvg trains everything for h epochs. Step size
 0.1, momentum 0.5, a tenth of the clients in a round, accuracy over all clients and the last ten rounds: FedRep's with
@@ -13,11 +13,8 @@ FedAvg, which take half an hour of a core); `cpu` is scikit-learn's digits, 50 c
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
@@ -35,19 +32,20 @@ class Scale(NamedTuple):
     seeds: int
 
 
+LAST = 10  # rounds
 DIGITS = {"fedrep": (1, 2, 5, 10, 20), "fedavg": (1, 2, 5, 10, 20)}
 SCALES = {
     "cpu": Scale(
-        {"name": "digits", "num_clients": 50, "classes_per_client": 3}, {"model": "mlp", "hidden": (64, 32)}, 10,
-        (1, 2, 5, 10, 20), 100, 5,
+        {"dataset": "digits", "num_clients": 50, "classes_per_client": 3}, {"model": "mlp", "hidden": (64, 32)}, 10,
+        DIGITS, 100, 5,
     ),
     "cifar10": Scale(
-        {"name": "cifar10", "num_clients": 100, "classes_per_client": 2},
+        {"dataset": "cifar10", "num_clients": 100, "classes_per_client": 2},
         {"model": "lenet5", "initialization": "torch"}, 50,
         {"fedrep": (1, 2, 5, 10, 15), "fedavg": (1, 2, 5)}, 100, 1,
     ),
     "smoke": Scale(
-        {"name": "digits", "num_clients": 10, "classes_per_client": 2}, {"model": "mlp", "hidden": (8,)}, 10,
+        {"dataset": "digits", "num_clients": 10, "classes_per_client": 2}, {"model": "mlp", "hidden": (8,)}, 10,
         {"fedrep": (1, 2), "fedavg": (1, 2)}, 11, 2,
     ),
 }  # fmt: skip
@@ -58,64 +56,58 @@ CURVES = {  # label -> method, evaluation, color
 }
 
 
-def accuracies(
-    name: str,
-    epochs: int,
-    scale: Scale,
-    data: Any,
-    keys: jax.Array,
-    devices: int | None,
-    folder: Path,
-) -> dict[str, list[float]]:
-    """Return for each evaluation the accuracy in % of every seed, nan if it diverged; a killed call goes on."""
-    own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
-    method = srp.methods.get(
-        name,
-        dataset=data,
-        **scale.model,
-        **own,
-        learning_rate=0.1,
-        momentum=0.5,
-        batch_size=scale.batch_size,
-        participation="uniform",
-        k=data.num_clients // 10,
+def run(args: Any, scale: Scale) -> dict[str, list[srp.History]]:
+    """Run every method with every number of epochs; return the seeds of each."""
+    variants = {}
+    for name, of_method in scale.epochs.items():
+        for epochs in of_method:
+            own = {"head_epochs" if name == "fedrep" else "epochs": epochs}
+            evaluations = [e for method, e, _ in CURVES.values() if method == name]
+            variants[f"{name} {epochs}"] = {
+                "method": name,
+                "evaluations": evaluations,
+                **own,
+            }
+    options = {
+        "learning_rate": 0.1,
+        "momentum": 0.5,
+        "batch_size": scale.batch_size,
+        "participation": "uniform",
+        "k": scale.federation["num_clients"] // 10,
+        "num_rounds": scale.num_rounds,
+        "eval_every": 10,
+        "eval_last": LAST,
+    }
+    found = scripts.run_grid(
+        args,
+        variants=variants,
+        axes={"seed": range(args.seed, args.seed + scale.seeds)},
+        options=options | scale.federation | scale.model,
     )
-    wanted = tuple(
-        evaluation
-        for method_name, evaluation, _ in CURVES.values()
-        if method_name == name
-    )
-    histories = srp.simulate_seeds(
-        method, data, keys=keys, num_rounds=scale.num_rounds, eval_every=10, eval_last=10, evaluations=wanted,
-        progress=False, devices=devices, checkpoint_dir=folder / f"{name}_{epochs}",
-    )  # fmt: skip
-    mean = lambda h, e: (
-        100 * float(h.mean_scores(e)[-10:].mean()) if h.diverged is None else np.nan
-    )
-    return {e: [mean(h, e) for h in histories] for e in wanted}
+    return found.histories_by("variant")
+
+
+def accuracy(history: srp.History, evaluation: str) -> float:
+    """Return the accuracy in % over the last rounds; nan if the run diverged."""
+    if history.diverged is not None:
+        return np.nan
+    return 100 * float(history.mean_scores(evaluation)[-LAST:].mean())
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = "seed", "devices", "data-dir"
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure5", *options).parse_args(
-        arguments
+    parser = scripts.grid_parser(
+        __doc__, SCALES, "runs/fedrep_figure5", "seed", "data-dir"
     )
+    args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    scripts.use_cores(args)
-    data = srp.data.load(**scale.federation, data_dir=args.data_dir)
-    keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + scale.seeds))
-    found = {
-        (name, epochs): accuracies(
-            name, epochs, scale, data, keys, args.devices, args.out / "checkpoints"
-        )
-        for name, of_method in scale.epochs.items()
-        for epochs in of_method
-    }
+    with scripts.reported_by(parser):
+        runs = run(args, scale)
     figure, (ax,) = curves.panels(1, width=5.4)
     results = {}
     for label, (name, evaluation, color) in CURVES.items():
+        by_epochs = [runs[f"{name} {epochs}"] for epochs in scale.epochs[name]]
         values = np.transpose(
-            [found[name, epochs][evaluation] for epochs in scale.epochs[name]]
+            [[accuracy(one, evaluation) for one in seeds] for seeds in by_epochs]
         )
         results[label] = curves.draw_line(
             ax, scale.epochs[name], values, label, color, marker="o"

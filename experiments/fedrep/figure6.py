@@ -1,8 +1,8 @@
 """Figure 6 of the FedRep paper: accuracy of new clients, epoch by epoch, on representations that methods have learnt.
 
-    python experiments/fedrep/figure6.py [--scale cpu|smoke] [--out DIR] [--seed N]
-    python experiments/fedrep/figure6.py --scale femnist|letters|letter_classes --data-dir DIR [--out DIR]
-    python experiments/fedrep/figure6.py [--scale femnist|letters|letter_classes] --redraw --out DIR
+    python experiments/fedrep/figure6.py [--scale cpu|smoke] [--results DIR] [--seed N]
+    python experiments/fedrep/figure6.py --scale femnist|letters|letter_classes --data-dir DIR [--results DIR]
+    python experiments/fedrep/figure6.py [--scale femnist|letters|letter_classes] --redraw --results DIR
 
 Every method trains a federation; then clients that took no part train a head on the frozen representation, epoch by
 epoch. Local trains all layers of a fresh model on the new client alone.
@@ -12,14 +12,13 @@ training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: 
 the same 62 classes. `letters`: training clients are writers with all their letters, new ones have 500 digits of 5
 classes. `letter_classes`: the same new clients, but 100 training clients have 3 of the 52 letters each. All heads start
 from the same random one, so that only the representations differ; the paper does not say where its heads start. A new
-client has at most as many samples as its panel says. `--redraw` draws the results in --out again.
+client has at most as many samples as its panel says. `--redraw` draws the results again.
 
 `srp.adapt` trains and evaluates the new clients; every method has the same samples in the same order.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +73,7 @@ SCALES = {
 }
 
 
-def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
+def federations(name: str, seed: int, data_dir: str | None) -> tuple[Any, Any]:
     """Return the training clients and the new clients of a scale."""
     scale = SCALES[name]
     if scale.dataset == "digits":
@@ -84,7 +83,7 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
             "digits", num_clients=20, classes=range(5, 10), **options
         )
     if data_dir is None:
-        raise SystemExit(
+        raise ValueError(
             f"--scale {name}: give --data-dir, a folder with {scale.dataset}.npz"
         )
     if name != "femnist":
@@ -95,7 +94,7 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
         return old, srp.data.load(
             **source, num_clients=20, classes=range(10), classes_per_client=5
         )
-    with np.load(data_dir / f"{scale.dataset}.npz") as file:
+    with np.load(Path(data_dir) / f"{scale.dataset}.npz") as file:
         stored = {name: file[name] for name in file.files}
     writers, sizes = np.unique(stored["writer_train"], return_counts=True)
     writers = np.random.default_rng(seed).permutation(
@@ -117,7 +116,7 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
     return parts[0], parts[1]
 
 
-def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
+def train(name: str, scale: Scale, data: Any, seed: int) -> Any:
     """Train with a tenth of the clients in each round; return the server's state."""
     shared = {
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
@@ -142,33 +141,41 @@ def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) ->
         "eval_every": rounds,
         "evaluations": (),
         "progress": False,
-        "devices": devices,
     }
     return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
 
 
-def accuracies(args: Any, trial: int) -> dict[str, list]:
+def accuracies(scale_name: str, seed: int, data_dir: str | None) -> dict[str, list]:
     """Return the accuracies of new clients in one trial: for each method, by panel and epoch."""
-    scale, seed = SCALES[args.scale], args.seed + trial
-    old, new = federations(args.scale, seed, args.data_dir)
+    scale = SCALES[scale_name]
+    old, new = federations(scale_name, seed, data_dir)
     model = srp.models.get("mlp", new, hidden=scale.hidden)
     fresh = model.init(jax.random.key(10_000 + seed))
     options = {
         "key": jax.random.key(seed),
         "epochs": scale.epochs,
         "num_samples": scale.counts,
-        "devices": args.devices,
         "optimizer": srp.SGD(scale.learning_rate, momentum=0.5),
     }
     found = {}
     for name in scale.methods:
-        params = params_of(train(name, scale, old, seed, args.devices))
+        params = params_of(train(name, scale, old, seed))
         found[name] = srp.adapt(
             model, new, params._replace(head=fresh.head), **options
         ).mean.tolist()
     return found | {
         "local": srp.adapt(model, new, fresh, part="all", **options).mean.tolist()
     }
+
+
+def measure_trials(args: Any, function: Any, scale_name: str, trials: int) -> list[Any]:
+    """Call a function of scale, seed and data folder for every trial."""
+    options = {
+        "scale_name": scale_name,
+        "data_dir": None if args.data_dir is None else str(args.data_dir),
+    }
+    seeds = range(args.seed, args.seed + trials)
+    return scripts.measure_each(args, function, axes={"seed": seeds}, options=options)
 
 
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:
@@ -190,27 +197,25 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(
-        __doc__, SCALES, "runs/fedrep_figure6", "seed", "devices", "data-dir"
+    parser = scripts.grid_parser(
+        __doc__, SCALES, "runs/fedrep_figure6", "seed", "data-dir"
     )
     parser.add_argument(
         "--redraw",
         action="store_true",
-        help="draw the results in --out without training again",
+        help="draw the results without training again",
     )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     name_of_figure = "figure6" if scale.dataset == "digits" else f"figure6_{args.scale}"
     if args.redraw:
-        known = json.loads((args.out / f"{name_of_figure}.json").read_text("utf-8"))
+        file = scripts.results_folder(args) / f"{name_of_figure}.json"
+        known = json.loads(file.read_text("utf-8"))
         curves.save(args, name_of_figure, known, draw(known["results"]))
         return
-    scripts.use_cores(args)
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
-    trials = [(trial,) for trial in range(scale.trials)]
-    by_trial = scripts.measure_each(
-        args, name_of_figure, trials, functools.partial(accuracies, args), seed=args.seed
-    )
+    with scripts.reported_by(parser):
+        by_trial = measure_trials(args, accuracies, args.scale, scale.trials)
     accuracy = {name: np.array([found[name] for found in by_trial]) for name in labels}
 
     results: dict[str, dict[str, Any]] = {}

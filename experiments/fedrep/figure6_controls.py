@@ -1,7 +1,7 @@
 """Controls of figure 6: an untrained representation, and heads that are trained until they converge.
 
-    python experiments/fedrep/figure6_controls.py [--scale digits] [--out DIR] [--seed N]
-    python experiments/fedrep/figure6_controls.py --scale ten_letters|letter_classes --data-dir DIR [--out DIR]
+    python experiments/fedrep/figure6_controls.py [--scale digits] [--results DIR] [--seed N]
+    python experiments/fedrep/figure6_controls.py --scale ten_letters|letter_classes --data-dir DIR [--results DIR]
 
 The representations of FedRep and FedAvg, trained as in `figure6.py`, beside the random one from which they start. New
 clients fit a head to all their samples under each: by 30 epochs of SGD as there, and to the minimum of the mean
@@ -11,8 +11,6 @@ have 3 of the ten letters a to j each, as the paper's have ten letters; `letter_
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -36,7 +34,7 @@ SCALES = {  # name -> scale of figure 6, classes of the training clients; None: 
 }
 
 
-def federations(scale: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
+def federations(scale: str, seed: int, data_dir: str | None) -> tuple[Any, Any]:
     """Return the training clients and the new clients."""
     name, classes = SCALES[scale]
     old, new = figure6.federations(name, seed, data_dir)
@@ -70,16 +68,18 @@ def converged_accuracy(model: Any, representation: Any, data: Any) -> float:
     return float(np.mean(scores))
 
 
-def accuracies(args: Any, trial: int) -> dict[str, dict[str, float]]:
+def control_accuracies(
+    scale_name: str, seed: int, data_dir: str | None
+) -> dict[str, dict[str, float]]:
     """Return the accuracies of new clients in one trial, for each representation and way to train heads."""
-    scale, seed = figure6.SCALES[SCALES[args.scale][0]], args.seed + trial
-    old, new = federations(args.scale, seed, args.data_dir)
+    scale = figure6.SCALES[SCALES[scale_name][0]]
+    old, new = federations(scale_name, seed, data_dir)
     model = srp.models.get("mlp", new, hidden=scale.hidden)
     fresh = model.init(jax.random.key(10_000 + seed))
     representations = {UNTRAINED: fresh.representation}
     for name in METHODS:
         representations[name] = params_of(
-            figure6.train(name, scale, old, seed, args.devices)
+            figure6.train(name, scale, old, seed)
         ).representation
     found = {}
     for name, representation in representations.items():
@@ -90,7 +90,6 @@ def accuracies(args: Any, trial: int) -> dict[str, dict[str, float]]:
             params,
             key=jax.random.key(seed),
             epochs=scale.epochs,
-            devices=args.devices,
             optimizer=srp.SGD(scale.learning_rate, momentum=0.5),
         ).mean
         found[name] = {
@@ -101,18 +100,17 @@ def accuracies(args: Any, trial: int) -> dict[str, dict[str, float]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(
-        __doc__, (), "runs/fedrep_figure6_controls", "seed", "devices", "data-dir"
+    parser = scripts.grid_parser(
+        __doc__, (), "runs/fedrep_figure6_controls", "seed", "data-dir"
     )
     parser.add_argument("--scale", choices=SCALES, default="digits")
     args = parser.parse_args(arguments)
-    scripts.use_cores(args)
     scale = figure6.SCALES[SCALES[args.scale][0]]
     name = f"figure6_controls_{args.scale}"
-    trials = [(trial,) for trial in range(scale.trials)]
-    by_trial = scripts.measure_each(
-        args, name, trials, functools.partial(accuracies, args), seed=args.seed
-    )
+    with scripts.reported_by(parser):
+        by_trial = figure6.measure_trials(
+            args, control_accuracies, args.scale, scale.trials
+        )
     results = {}
     for representation in (*METHODS, UNTRAINED):
         row = {}

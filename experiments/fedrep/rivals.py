@@ -12,16 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-
-class Row(NamedTuple):
-    """A row of the table: a training run and the evaluation of its clients."""
-
-    training: str  # name in `srp.methods`
-    evaluation: str
-    after: bool = (
-        False  # evaluated once, after training; else the mean over the last ten rounds
-    )
-
+from experiments.judged import Row
 
 ROWS = {
     "Local only": Row("local_only", "own_model"),
@@ -40,7 +31,6 @@ ROWS = {
     "FedPer": Row("fedper", "own_head"),
     "FedRep": Row("fedrep", "own_head"),
 }
-TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
 AVERAGED = 10  # rounds
 
 # Section 5.2 and table 1; None: the number is lost in our copy. The places of numbers in rows of `INFERRED` are lost.
@@ -69,7 +59,7 @@ class Column(NamedTuple):
     """A column of the table: data, model and work."""
 
     title: str
-    federation: dict[str, Any]  # arguments of `srp.data.load`
+    federation: dict[str, Any]  # options of the data
     method: dict[
         str, Any
     ]  # arguments of `srp.methods.get` for every method: model and options
@@ -83,7 +73,7 @@ class Column(NamedTuple):
 
 
 def by_class(name: str, num_clients: int, classes: int) -> dict[str, Any]:
-    return {"name": name, "num_clients": num_clients, "classes_per_client": classes}
+    return {"dataset": name, "num_clients": num_clients, "classes_per_client": classes}
 
 
 # Table 2: 150 clients with 148 examples on average, at least 50; three of ten letters each.
@@ -107,7 +97,7 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
     """Return columns with options of the authors' code that the text lacks: one by one, then all with weight decay."""
     torch = column.method | {"initialization": "torch"}
     cropped = column.method | {"augment": "crop_flip"}
-    shards = {"name": "cifar10", "num_clients": 100, "shards_per_client": classes}
+    shards = {"dataset": "cifar10", "num_clients": 100, "shards_per_client": classes}
     alone = column.own | {
         "local_only": {"participation": "full"}
     }  # every client trains in every round
@@ -175,7 +165,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         ),
         "femnist": Column(
             "FEMNIST (writers)",
-            {"name": "femnist_leaf105", "partition": "natural"},
+            {"dataset": "femnist_leaf105", "partition": "natural"},
             {"model": "mlp"},
             5,
             200,
@@ -195,7 +185,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         ),
         "sent140": Column(
             "Sent140 (183, 2)",
-            {"name": "sent140", "partition": "natural", "num_clients": 183},
+            {"dataset": "sent140", "partition": "natural", "num_clients": 183},
             {"model": "lstm", "batch_size": 4},
             5,
             50,
@@ -252,24 +242,17 @@ COLUMNS: dict[str, dict[str, Column]] = {
 }
 
 
-def method_options(column: Column, training: str, num_clients: int) -> dict[str, Any]:
-    """Return the arguments of `srp.methods.get` for one training run, except the data set."""
-    shared = (
-        {"momentum": 0.5, "epochs": column.local_epochs}
-        | column.method
-        | column.own.get(training, {})
-    )
+def run_options(column: Column, training: str, num_clients: int) -> dict[str, Any]:
+    """Return the options of a training run."""
+    found = {"method": training, "momentum": 0.5, "epochs": column.local_epochs}
     # All clients in L2GD, as in the authors' code: only a tenth of its rounds trains.
-    participation = shared.pop(
-        "participation", "full" if training == "l2gd" else "uniform"
-    )
-    own: dict[str, Any] = {"participation": participation}
-    if participation == "uniform":
-        own |= {"k": max(1, num_clients // 10)}
+    found["participation"] = "full" if training == "l2gd" else "uniform"
+    found |= {"k": max(1, num_clients // 10), "num_rounds": column.num_rounds}
+    found |= column.federation | column.method | column.own.get(training, {})
     if (
         training == "fedrep"
     ):  # ten epochs of the head, then as many of the representation as other methods train
-        own |= {"epochs": 1, "representation_epochs": column.local_epochs}
+        found |= {"epochs": 1, "representation_epochs": column.local_epochs}
     if training == "per_fedavg":
-        own |= {"fine_tune_epochs": 5}  # of all layers, in the authors' code
-    return {"shared": shared, **own}
+        found |= {"fine_tune_epochs": 5}  # of all layers, in the authors' code
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import fedjax_srp as srp
 from experiments.fedrep.rivals import (
     AVERAGED,
     COLUMNS,
@@ -17,15 +19,10 @@ from experiments.fedrep.rivals import (
     PAPER,
     ROWS,
     Column,
-    Row,
 )
+from experiments.judged import Row, rows_of, scores_after
 from experiments.pages import markdown
-from fedjax_srp.results.folder import is_finished
-from fedjax_srp.results.history import History
 
-AFTER_TRAINING = (
-    "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
-)
 LARGE_DIFFERENCE = 3.0  # points from the paper's number that need an explanation
 GLOBAL_MODELS = [
     "FedAvg",
@@ -33,31 +30,16 @@ GLOBAL_MODELS = [
 ]  # evaluated without fine-tuning, far below all others in every column
 
 
-def client_scores(
-    folder: Path, history: History, row: Row
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (evaluations, clients) accuracies that a row of the table averages, and the numbers of test examples.
-
-    Raises:
-        ValueError: the run was not evaluated after each of its last rounds.
-    """
-    if row.after:
-        scores = json.loads((folder / AFTER_TRAINING).read_text("utf-8"))[row.evaluation]
-        return np.asarray(scores, float)[None], history.test_count
-    last = np.arange(history.num_rounds - AVERAGED, history.num_rounds) + 1
-    if not np.array_equal(history.eval_round[-AVERAGED:], last):
-        raise ValueError(
-            f"{folder}: was not evaluated after each of its last {AVERAGED} rounds; run it again"
-        )
-    return history.scores(row.evaluation)[-AVERAGED:], history.test_count
-
-
-def measure(folder: Path, row: Row) -> dict[str, Any]:
+def measure(
+    history: srp.History, row: Row, after: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     """Measure a run in percent; `by_round` has every evaluation, `diverged` the round at which a run diverged."""
-    history = History.load(folder)
-    scores, count = client_scores(folder, history, row)
-    tested = count > 0
-    scores, count = 100 * scores[:, tested], count[tested]
+    if row.after:
+        scores = after[row.evaluation][None]
+    else:
+        scores = history.scores(row.evaluation)[-AVERAGED:]
+    tested = history.test_count > 0
+    scores, count = 100 * scores[:, tested], history.test_count[tested]
     worst = np.sort(scores, axis=1)[:, : max(1, scores.shape[1] // 10)]
     by_round = scores @ count / count.sum()
     spread = by_round.std() if len(by_round) > 1 else 0.0
@@ -77,17 +59,17 @@ def measure(folder: Path, row: Row) -> dict[str, Any]:
     return rounded
 
 
-def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
-    """Measure every finished run below a folder: column -> row -> seed -> numbers."""
+def collect(grid: Any) -> dict[str, Any]:
+    """Measure every run of the grid of `table1.py`: column -> row -> seed -> numbers."""
     found: dict[str, Any] = {}
-    for name in columns:
-        for label, row in ROWS.items():
-            for folder in sorted((out / name / row.training).glob("seed_*")):
-                if is_finished(folder):
-                    seed = folder.name.removeprefix("seed_")
-                    found.setdefault(name, {}).setdefault(label, {})[seed] = measure(
-                        folder, row
-                    )
+    for name, history in grid.histories.items():
+        seed = grid.values[name]["seed"]
+        column, _, training = grid.values[name]["variant"].partition("/")
+        rows = rows_of(ROWS, training)
+        after = scores_after(rows, history.method, grid.data(name), history, seed)
+        for label, row in rows.items():
+            of_row = found.setdefault(column, {}).setdefault(label, {})
+            of_row[str(seed)] = measure(history, row, after)
     return found
 
 
@@ -296,24 +278,16 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     return "\n\n".join(tables)
 
 
-def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:
-    """Add the finished runs below a folder to a file of results, which keeps its other runs.
-
-    Returns:
-        Number of results in the folder, one for each row and seed.
-    """
+def merge(found: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Add the numbers of `collect` to a file of results, which keeps its other runs; return all."""
     known = json.loads(file.read_text("utf-8"))["runs"] if file.is_file() else {}
-    found = collect(columns, out)
+    of_all_scales = itertools.chain.from_iterable(COLUMNS.values())
     runs: dict[str, Any] = {}
-    for name in dict.fromkeys([*columns, *known]):
-        for label in ROWS:
-            seeds = known.get(name, {}).get(label, {}) | found.get(name, {}).get(
-                label, {}
-            )
-            if seeds:
-                runs.setdefault(name, {})[label] = {
-                    seed: seeds[seed] for seed in sorted(seeds, key=int)
-                }
+    for name, label in itertools.product(dict.fromkeys(of_all_scales), ROWS):
+        seeds = known.get(name, {}).get(label, {}) | found.get(name, {}).get(label, {})
+        if seeds:
+            ordered = {seed: seeds[seed] for seed in sorted(seeds, key=int)}
+            runs.setdefault(name, {})[label] = ordered
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"runs": runs}, indent=1) + "\n", "utf-8")
-    return sum(len(seeds) for of_column in found.values() for seeds in of_column.values())
+    return runs

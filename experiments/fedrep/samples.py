@@ -1,6 +1,6 @@
 """Samples that a client of FedRep needs, by d, n and k (section 1, benefit I; Theorem 1; equation 11).
 
-    python experiments/fedrep/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/fedrep/samples.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The paper says that a client needs O(log n + d / n) samples in a round, for constant k, and log(1 / eps) times as many
 in all, where a client alone needs O(d). As in the theorem: no noise, m fresh samples of every client in every round,
@@ -17,9 +17,6 @@ m T that bring the median trial to a distance of 0.01, for the best m: at this s
 
 from __future__ import annotations
 
-import functools
-
-import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -55,7 +52,7 @@ def measure(
     dim: int, clients: int, rank: int, rounds: int, trials: int, seed: int
 ) -> dict:
     """Return for every m the trials that keep the bound, and the rounds to the target."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     tasks = [srp.data.linear_task(key, clients, dim, rank) for key in keys]
     counts = [
         rank + more
@@ -74,27 +71,27 @@ def measure(
             )
         reached = distance <= TARGET
         needed = np.where(reached.any(axis=2), reached.argmax(axis=2) + 1.0, np.inf)
-        spread = {
-            "median": np.median(needed, axis=0),
-            "lowest": needed.min(axis=0),
-            "highest": needed.max(axis=0),
-        }
-        found[f"rounds at step {step:g}"] = {
-            name: [curves.rounded(x) for x in row] for name, row in spread.items()
-        }
+        spread = curves.spread(needed, middle="median")
+        found[f"rounds at step {step:g}"] = curves.rounded(spread)
         best = int(np.argmin(counts * spread["median"]))
-        fewest = {
-            name: curves.rounded(counts[best] * row[best]) for name, row in spread.items()
+        fewest = {name: counts[best] * row[best] for name, row in spread.items()}
+        found[f"fewest samples at step {step:g}"] = {
+            "m": counts[best],
+            **curves.rounded(fewest),
         }
-        found[f"fewest samples at step {step:g}"] = {"m": counts[best], **fewest}
     return found
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_samples", "seed").parse_args()
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_samples", "seed")
+    args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
-    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
+    variants = {
+        f"d={d}, n={n}, k={k}": {"dim": d, "clients": n, "rank": k} for d, n, k in sizes
+    }
+    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    with scripts.reported_by(parser):
+        results = scripts.measure_each(args, measure, variants=variants, options=options)
     curves.save(
         args,
         "samples",

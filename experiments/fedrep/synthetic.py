@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import fedjax_srp as srp
+from experiments import scripts
 from fedjax_srp.linear import draw_batch, least_squares
 
 NOISE = 1e-3  # of labels whose features are divided by sqrt(m)
@@ -46,7 +47,7 @@ def make_trials(
     seed: int, trials: int, num_clients: int, num_new: int, *sizes: float
 ) -> list[tuple]:
     """Draw the tasks of every trial."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     return [make_tasks(key, num_clients, num_new, *sizes) for key in keys]
 
 

@@ -1,6 +1,6 @@
 """SRPFL with stages of fixed length and with stages that end by FLANP's criterion: time to FedRep's accuracy.
 
-    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--out DIR]
+    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--results DIR]
 
 scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
 5 local epochs, fixed exponential speeds); each seed has its own division of the data and speeds. The criterion is the
@@ -11,9 +11,10 @@ c / (n s) would). Targets are 95 and 99 % of FedRep's final accuracy with the sa
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
@@ -23,31 +24,26 @@ from experiments import curves, scripts
 from fedjax_srp.lab.report import table
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
-SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
-CRITERION = {
-    "participation": "statistical_accuracy",
-    "initial": 5,
-    "first_threshold": 0.5,
+SHARED = {
+    "method": "fedrep",
+    "dataset": "digits",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+    "eval_every": 1,
 }
-STAGES: dict[str, dict[str, Any]] = {
-    "FedRep, no stages": {"participation": "full"},
-    "5 rounds a stage": {
-        "participation": "doubling",
-        "initial": 5,
-        "rounds_per_stage": 5,
-    },
-    "10 rounds a stage": {
-        "participation": "doubling",
-        "initial": 5,
-        "rounds_per_stage": 10,
-    },
-    "20 rounds a stage": {
-        "participation": "doubling",
-        "initial": 5,
-        "rounds_per_stage": 20,
+INITIAL = 5
+CRITERION = srp.participation.StatisticalAccuracy(INITIAL, first_threshold=0.5)
+STAGES = {
+    "FedRep, no stages": srp.participation.Full(),
+    **{
+        f"{rounds} rounds a stage": srp.participation.Doubling(INITIAL, rounds)
+        for rounds in (5, 10, 20)
     },
     "criterion, shrinks by 1/2": CRITERION,
-    "criterion, by 1/sqrt(2)": CRITERION | {"shrinkage": 0.5**0.5},
+    "criterion, by 1/sqrt(2)": dataclasses.replace(CRITERION, shrinkage=0.5**0.5),
 }
 COLORS = (
     curves.ORANGE,
@@ -60,19 +56,17 @@ COLORS = (
 FRACTIONS = (0.95, 0.99)
 
 
-def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
+def measure(
+    args: argparse.Namespace, seeds: range, num_rounds: int
+) -> dict[str, dict[str, Any]]:
     """Return times to the targets, rounds of every stage and accuracies, seed by seed."""
-    histories: dict[str, list[srp.History]] = {name: [] for name in STAGES}
-    for seed in seeds:
-        data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
-        for name, stages in STAGES.items():
-            method = srp.methods.get("fedrep", dataset=data, **SHARED, **stages)
-            history = srp.simulate(
-                method, data, clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)), num_rounds=num_rounds, eval_every=1,
-                key=jax.random.key(seed), progress=False,
-            )  # fmt: skip
-            histories[name].append(history)
-        print(f"seed {seed} done", flush=True)
+    found = scripts.run_grid(
+        args,
+        variants={str(seed): {"seed": seed, "partition_seed": seed} for seed in seeds},
+        axes={"participation": STAGES},
+        options=SHARED | {"num_rounds": num_rounds},
+    )
+    histories = found.histories_by("participation")
     goals = [
         [f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]
     ]
@@ -128,10 +122,11 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/flanp", "seed").parse_args(arguments)
-    srp.use_all_cores()
+    args = scripts.grid_parser(__doc__, SCALES, "runs/flanp", "seed").parse_args(
+        arguments
+    )
     num_seeds, num_rounds = SCALES[args.scale]
-    results = measure(range(args.seed, args.seed + num_seeds), num_rounds)
+    results = measure(args, range(args.seed, args.seed + num_seeds), num_rounds)
     for name, found in results.items():
         times = np.array(found["times"], float)
         print(

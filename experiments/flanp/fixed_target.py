@@ -93,7 +93,7 @@ def simulate_exact(
     return Trajectory(*map(np.array, zip(*found, strict=True)))
 
 
-def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:
+def measure(seeds: int, **size: int) -> dict[str, Any]:
     """Return for each target the values of `COLUMNS` of the seeds that reached it with both methods."""
     found: dict[str, Any] = {
         name: {column: [] for column in COLUMNS}
@@ -146,18 +146,18 @@ def theory_ratio(world: World, seed: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parser(__doc__).parse_args(arguments)
+    command = parser(__doc__)
+    args = command.parse_args(arguments)
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":
         sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
-    seeds = args.seeds or SEEDS[args.scale]
-    rows = scripts.measure_each(
-        args, "fixed_target", [(size, seeds) for size in sizes], measure
-    )
-    found = {
-        f"N = {size['num_clients']}, s = {size['samples']}": row
-        for size, row in zip(sizes, rows, strict=True)
+    variants = {
+        f"N = {size['num_clients']}, s = {size['samples']}": size for size in sizes
     }
+    options = {"seeds": args.seeds or SEEDS[args.scale]}
+    with scripts.reported_by(command):
+        rows = scripts.measure_each(args, measure, variants=variants, options=options)
+    found = dict(zip(variants, rows, strict=True))
     for title in found:
         print(
             f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}"

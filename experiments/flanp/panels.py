@@ -1,6 +1,6 @@
 """Shared code of the figures and tables of the FLANP paper: panels, stored runs, speed-ups and command line.
 
-Each run is stored in a file below --out and not repeated. Curves are means over seeds on a common axis, with a band
+Each run has a folder below --out and is not repeated. Curves are means over seeds on a common axis, with a band
 from lowest to highest seed; the strip below a panel has a row for each seed of FLANP and a colour for each stage.
 
 A speed-up is the time of a method over FLANP's, seed by seed. "At the end" is at 1.05 times the lowest value that both
@@ -11,32 +11,27 @@ of the way to the start, on a logarithmic scale (at the start itself the ratio i
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 import fedjax_srp as srp
 from experiments import curves, scripts
 from experiments.flanp.worlds import (
-    BATCH,
     CURVES,
-    ON_TIME,
-    PENALTY,
     WORLDS,
     World,
     test_accuracy,
 )
-from fedjax_srp.results.json_files import jsonable
 
-ALPHA, VALUES, POINTS = 0.15, 40, 60
+VALUES, POINTS = 40, 60
 
 
 class Panel(NamedTuple):
@@ -57,84 +52,45 @@ class Panel(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Runs of a panel; histories and test accuracies are by curve, one for each seed, and worlds one for each seed."""
+    """Runs of a panel; histories are by curve, one for each seed, and worlds one for each seed."""
 
     panel: Panel
     histories: dict[str, list[srp.History]]
     worlds: list[World]
-    tests: dict[str, list[float]]
 
 
-def _to_arrays(history: srp.History) -> dict[str, np.ndarray]:
-    """Return the arrays of a run that curves and stages need."""
-    metrics = {f"metric/{name}": values for name, values in history.metrics.items()}
-    scores = {f"score/{name}": values for name, values in history.accuracies.items()}
-    return {name: getattr(history, name) for name in _FIELDS} | metrics | scores
-
-
-def _from_arrays(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
-    """Rebuild a history from the result of `_to_arrays`."""
-    groups = {
-        kind: {
-            k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")
-        }
-        for kind in _GROUPS
-    }
-    kept = {field: stored[field] for field in _FIELDS}
-    return srp.History(
-        name, **kept, metrics=groups["metric"], accuracies=groups["score"], score_name="training loss",
-        smaller_is_better=True,
-    )  # fmt: skip
-
-
-_GROUPS = ("metric", "score")
-_FIELDS = (
-    "round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round",
-    "test_count",
-)  # fmt: skip
-
-
-def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
-    """Run all methods and seeds of a panel; load those that are finished."""
-    histories: dict[str, list[srp.History]] = {}
-    tests: dict[str, list[float]] = {}
-    worlds = [
-        WORLDS[panel.world](seed, data_dir, **panel.options)
-        for seed in range(panel.seeds)
-    ]
-    rules = {"batch": BATCH, "on_time": ON_TIME, "penalty": PENALTY}
-    for method in panel.methods:
-        for seed, world in enumerate(worlds):
-            file = out / panel.name() / method / f"seed_{seed}.npz"
-            description = {
-                "rounds": panel.num_rounds,
-                "every": panel.eval_every,
-                **panel.options,
-                **rules,
-            }
-            description = json.dumps(jsonable(description), sort_keys=True)
-            if not file.is_file():
-                begin = time.perf_counter()
-                history = CURVES[method].run(
+def run_panels(
+    args: argparse.Namespace, command: argparse.ArgumentParser, panels: Sequence[Panel]
+) -> list[Runs]:
+    """Run these panels as one grid; report errors as those of the command line."""
+    if args.seeds is not None:
+        panels = [panel._replace(seeds=args.seeds) for panel in panels]
+    worlds: dict[str, list[World]] = {}
+    variants = {}
+    with scripts.reported_by(command):
+        for panel in panels:
+            make = WORLDS[panel.world]
+            of_seeds = [
+                make(seed, args.data_dir, **panel.options) for seed in range(panel.seeds)
+            ]
+            worlds[panel.name()] = of_seeds
+            for method, (seed, world) in itertools.product(
+                panel.methods, enumerate(of_seeds)
+            ):
+                variants[f"{panel.name()}/{method}/{seed}"] = CURVES[method].options(
                     world, seed, panel.num_rounds, panel.eval_every
                 )
-                accuracy = math.nan if world.metric else test_accuracy(history, world)
-                scripts.store(
-                    file, {"what": description, "tested": accuracy, **_to_arrays(history)}
-                )
-                print(
-                    f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s",
-                    flush=True,
-                )
-            with np.load(file) as stored:
-                if str(stored["what"]) != description:
-                    raise ValueError(
-                        f"{file} holds a run of {stored['what']}, not of {description}; "
-                        "give another --out, or delete it"
-                    )
-                histories.setdefault(method, []).append(_from_arrays(method, stored))
-                tests.setdefault(method, []).append(float(stored["tested"]))
-    return Runs(panel, histories, worlds, tests)
+        args.out /= args.scale
+        found = scripts.run_grid(args, variants=variants).histories_by("variant")
+    runs = []
+    for panel in panels:
+        of_seeds = worlds[panel.name()]
+        histories = {}
+        for method in panel.methods:
+            names = [f"{panel.name()}/{method}/{seed}" for seed in range(panel.seeds)]
+            histories[method] = [found[name][0] for name in names]
+        runs.append(Runs(panel, histories, of_seeds))
+    return runs
 
 
 def trajectory(
@@ -181,8 +137,8 @@ def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     means = [ratios(value).mean() for value in values]
     best = float(values[int(np.argmax(means))])
     return {
-        "end": curves.rounded(end), "at_end": [curves.rounded(r) for r in ratios(end)],
-        "best": curves.rounded(best), "at_most": [curves.rounded(r) for r in ratios(best)],
+        "end": curves.rounded(end), "at_end": curves.rounded(ratios(end)),
+        "best": curves.rounded(best), "at_most": curves.rounded(ratios(best)),
     }  # fmt: skip
 
 
@@ -267,16 +223,8 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
         x, values = resample(runs, method, against)
         curve = CURVES[method]
         values = np.where(np.isfinite(values), values, np.nan)
-        ax.plot(
-            x,
-            values.mean(0),
-            color=curve.color,
-            linestyle=curve.style,
-            linewidth=1.8,
-            label=curve.label,
-        )
-        ax.fill_between(
-            x, values.min(0), values.max(0), color=curve.color, alpha=ALPHA, linewidth=0
+        curves.draw_trials(
+            ax, x, values, curve.color, linestyle=curve.style, label=curve.label
         )
     metric = runs.worlds[0].metric
     ax.set_yscale("log")
@@ -355,28 +303,8 @@ def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
         bottom.set_xlabel(top.get_xlabel())
         top.set_xlabel("")
         top.set_title(runs.panel.title, fontsize=10)
-    names = list(
-        dict.fromkeys(name for runs in panel_runs for name in runs.panel.methods)
-    )
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=CURVES[n].color,
-            linestyle=CURVES[n].style,
-            label=CURVES[n].label,
-        )
-        for n in names
-    ]
     note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=min(len(names), 4),
-        title=note,
-        title_fontsize=8,
-        frameon=False,
-    )
+    curves.legend(figure, axes[0], 4, title=note)
     figure.suptitle(title, fontsize=11)
     curves.save_picture(figure, path)
 
@@ -392,21 +320,15 @@ def panel_results(runs: Runs) -> dict[str, Any]:
     for method, histories in runs.histories.items():
         x, values = resample(runs, method, "time")
         row: dict[str, Any] = {
-            "time": [curves.rounded(v) for v in x[::3]],
-            **{
-                k: [curves.rounded(v) for v in f(values, axis=0)[::3]]
-                for k, f in _OVER_SEEDS.items()
-            },
-            "lowest": [
-                curves.rounded(lowest_value(history, metric)) for history in histories
-            ],
-            "last": [
-                curves.rounded(trajectory(history, metric)[2][-1])
-                for history in histories
-            ],
+            "time": x[::3],
+            **{name: of(values, axis=0)[::3] for name, of in _OVER_SEEDS.items()},
+            "lowest": [lowest_value(history, metric) for history in histories],
+            "last": [trajectory(history, metric)[2][-1] for history in histories],
         }
+        row = curves.rounded(row)
         if metric is None:
-            row["accuracy"] = [curves.rounded(share) for share in runs.tests[method]]
+            pairs = zip(histories, runs.worlds, strict=True)
+            row["accuracy"] = curves.rounded([test_accuracy(*pair) for pair in pairs])
         if metric is None and method in FLANP_VARIANTS:
             row["norms"] = [stage_norms(history) for history in histories]
         if method in ("heuristic", "tuned", "whole", *FLANP_VARIANTS):
@@ -481,8 +403,8 @@ def report(results: list[Mapping[str, Any]]) -> str:
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    return scripts.parser(
-        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", "results"
+    return scripts.grid_parser(
+        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds"
     )
 
 
@@ -493,17 +415,6 @@ def write_results(
     file = scripts.results_folder(args) / f"{name}.json"
     file.write_text(compact_json({"scale": args.scale, **facts, "results": results}))
     print(f"wrote {file}")
-
-
-def run_panels(
-    args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]
-) -> list[Runs]:
-    """Run these panels; report errors as those of the command line."""
-    srp.use_all_cores()
-    if args.seeds is not None:
-        panels = [panel._replace(seeds=args.seeds) for panel in panels]
-    with scripts.reported_by(result):
-        return [run(panel, args.out / args.scale, args.data_dir) for panel in panels]
 
 
 def main(

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
+from experiments import scripts
 from experiments.flanp.panels import curves, mean_std, parser, write_results
 from fedjax_srp import theory
 
@@ -124,7 +125,14 @@ def lemma_bounds(n: int, samples: int, mu: float, c: float) -> tuple[float, floa
 def run_stages(
     scale: str, dtype: str, seeds: int
 ) -> dict[str, dict[str, list[float | None]]]:
-    """Run all stages; return the values of `COLUMNS` for each n, seed by seed."""
+    """Run all stages in a precision; return the values of `COLUMNS` for each n, seed by seed."""
+    with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
+        return _run_stages(scale, dtype, seeds)
+
+
+def _run_stages(
+    scale: str, dtype: str, seeds: int
+) -> dict[str, dict[str, list[float | None]]]:
     num_clients, samples, dim, _ = SIZE[scale]
     worlds = [
         srp.data.linear_regression(
@@ -169,9 +177,7 @@ def run_stages(
                 int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None, *of_start,
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
-                found[str(n)][name].append(
-                    None if value is None else curves.rounded(value)
-                )
+                found[str(n)][name].append(curves.rounded(value))
         reached = {
             name: [v for v in values if v is not None]
             for name, values in found[str(n)].items()
@@ -191,13 +197,16 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parser(__doc__).parse_args(arguments)
+    command = parser(__doc__)
+    args = command.parse_args(arguments)
     seeds = args.seeds or SIZE[args.scale][3]
-    found = {}
-    for dtype, few in (("float64", seeds), ("float32", min(seeds, 3))):
-        with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
-            found[dtype] = run_stages(args.scale, dtype, few)
-    write_results(args, "theorems", found)
+    variants = {
+        dtype: {"scale": args.scale, "dtype": dtype, "seeds": few}
+        for dtype, few in (("float64", seeds), ("float32", min(seeds, 3)))
+    }
+    with scripts.reported_by(command):
+        found = scripts.measure_each(args, run_stages, variants=variants)
+    write_results(args, "theorems", dict(zip(variants, found, strict=True)))
 
 
 if __name__ == "__main__":

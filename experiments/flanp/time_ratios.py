@@ -128,7 +128,7 @@ def theory_times(
 
 
 def table_row(runs: Runs) -> dict[str, Any]:
-    """Return the values of `COLUMNS`, seed by seed, by the title of the row."""
+    """Return the values of `COLUMNS`, seed by seed."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     pairs = zip(
         runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True
@@ -149,8 +149,8 @@ def table_row(runs: Runs) -> dict[str, Any]:
         values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),
                   of_flanp, of_fedgate, of_flanp / of_fedgate, bound)  # fmt: skip
         for name, value in zip(COLUMNS, values, strict=True):
-            found[name].append(None if value is None else curves.rounded(value))
-    return {runs.panel.title.rpartition(": ")[2]: found}
+            found[name].append(curves.rounded(value))
+    return found
 
 
 COLUMNS = (
@@ -165,17 +165,15 @@ def main(name: str, arguments: list[str] | None = None) -> None:
         "--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too"
     )
     args = command.parse_args(arguments)
+    panels = [
+        panel
+        for variation in (None, *args.vary)
+        for panel in row_panels(table, args.scale, variation)
+    ]
     found: dict[str, dict[str, Any]] = {}
-    for variation in (None, *args.vary):
-        rows = [
-            table_row(runs)
-            for runs in run_panels(
-                args, command, row_panels(table, args.scale, variation)
-            )
-        ]
-        found[variation or "rules"] = {
-            title: values for one in rows for title, values in one.items()
-        }
+    for runs in run_panels(args, command, panels):
+        variation, _, title = runs.panel.title.partition(": ")
+        found.setdefault(variation, {})[title] = table_row(runs)
     for variation, rows in found.items():
         print(variation)
         for (title, values), printed in zip(rows.items(), table.paper, strict=False):

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp import theory
+from fedjax_srp.driver.adapt import params_of
 
 SPEEDS = {
     "uniform": srp.clocks.Uniform(50.0, 500.0),
@@ -81,6 +81,7 @@ IMAGE_ALGORITHMS = {
 }
 
 
+@functools.cache
 def linear(
     seed: int,
     data_dir: Path | None,
@@ -161,6 +162,7 @@ def _image_algorithm(
     )
 
 
+@functools.cache
 def logistic(
     seed: int,
     data_dir: Path | None,
@@ -185,6 +187,7 @@ def logistic(
     return World(data_with_loss, 10, "uniform", initial, algorithm, constants, None)
 
 
+@functools.cache
 def network(
     seed: int,
     data_dir: Path | None,
@@ -216,17 +219,22 @@ class Curve(NamedTuple):
     by_step: bool = False  # a unit of work is one local step instead of tau
     style: str = "-"
 
-    def run(
+    def options(
         self, world: World, seed: int, num_rounds: int, eval_every: int
-    ) -> srp.History:
-        """Run the method; with the same seed all methods have the same stragglers."""
+    ) -> dict[str, Any]:
+        """Return the options of a run; with the same seed all methods have the same stragglers."""
         steps = 1 if self.by_step else world.local_steps
-        return srp.simulate(
-            world.algorithm(self.algorithm, steps), world.data, participation=self.policy(world),
-            clock=world.clock(steps), num_rounds=num_rounds, eval_every=num_rounds if world.metric else eval_every,
-            evaluations=() if world.metric else None, key=jax.random.key(seed), progress=False, name=self.label,
-            devices=1 if world.metric else None,
-        )  # fmt: skip
+        found = {
+            "method": world.algorithm(self.algorithm, steps),
+            "participation": self.policy(world),
+            "data": world.data,
+            "clock": world.clock(steps),
+            "seed": seed,
+            "num_rounds": num_rounds,
+        }
+        if world.metric:  # recorded in every round
+            return found | {"eval_every": num_rounds, "evaluations": (), "devices": 1}
+        return found | {"eval_every": eval_every, "models": True}
 
 
 def _stages(world: World, **options: Any) -> srp.ParticipationPolicy:
@@ -310,17 +318,12 @@ CURVES = {
 def test_accuracy(history: srp.History, world: World) -> float:
     """Accuracy of the last model of a run on the test examples of all clients."""
     data = world.data.data
-    predict = srp.models.MLP(
-        data.example_shape, 10, tuple(_hidden_widths(history))
-    ).logits
-    params = jax.tree.map(jnp.asarray, history.server_state.params)
+    params = params_of(history.server_state)
+    layers = params.representation
+    hidden = tuple(layers[name]["bias"].shape[0] for name in sorted(layers))
+    model = srp.models.MLP(data.example_shape, 10, hidden)
     x, y = data.model_input(data.x_test), np.asarray(data.y_test)
-    return float(np.mean(np.argmax(np.asarray(predict(params, x)), axis=1) == y))
-
-
-def _hidden_widths(history: srp.History) -> list[int]:
-    layers = history.server_state.params.representation
-    return [layers[name]["bias"].shape[0] for name in sorted(layers)]
+    return float(np.mean(np.argmax(np.asarray(model.logits(params, x)), axis=1) == y))
 
 
 WORLDS = {"linear": linear, "logistic": logistic, "network": network}

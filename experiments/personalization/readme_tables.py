@@ -5,13 +5,12 @@ python experiments/personalization/readme_tables.py
 
 from __future__ import annotations
 
-import csv
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+import pandas as pd
 
 import fedjax_srp as srp
 from experiments import pages
@@ -19,7 +18,6 @@ from experiments.personalization.rows import ROWS
 
 HERE = Path(__file__).parent
 CLEAR = 3  # points, three standard errors of an accuracy
-FILE = HERE / "results/table.csv"
 SIZE = (
     "not PFLlib's size: 100 of 2,250 training images a client in the mean, "
     "20 of 2,000 rounds, 10 times its step size"
@@ -37,79 +35,52 @@ class Result(NamedTuple):
     cpu_seconds: int  # of training, compilation and evaluation
 
 
-COLUMNS = ("scale", "method", "seed", *Result._fields)
-Rows = dict[str, list[dict[str, str]]]  # method -> a row of the file for each seed
+IDENTITY = ("scale", "method", "seed")  # of a row of the file
+COLUMNS = (*IDENTITY, *Result._fields)
+SENTENCES = {  # -> the method whose bar counts
+    "methods with a model for each client are ahead of FedAvg's one model": "fedavg",
+    "they are ahead of each client training alone": "local_only",
+    "the newer ones are ahead of fine-tuning FedAvg's last layer": "fedavg_ft",
+}
 
 
-def read(file: Path) -> list[dict[str, str]]:
-    """Read the rows of a file; return none if there is no file."""
-    if not file.is_file():
-        return []
-    with file.open(newline="") as handle:
-        return list(csv.DictReader(handle))
+def rows_of_scale(scale: str) -> pd.DataFrame:
+    """Return the rows of one scale."""
+    frame = pages.csv("personalization/results/table.csv")
+    return frame[frame["scale"] == scale]
 
 
-def rows_of_scale(file: Path, scale: str) -> Rows:
-    """Return the rows of one scale by method."""
-    found: Rows = {}
-    for row in read(file):
-        if row["scale"] == scale:
-            found.setdefault(row["method"], []).append(row)
-    return found
+def row(*cells: object) -> str:
+    """Format a row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
 
 
-def mean_std(values: Sequence[float]) -> str:
-    """Format mean ± standard deviation (none for a single value); no values: the run diverged."""
-    return pages.pm(values, 1) if values else "diverged"
-
-
-def mean(rows: Rows, method: str, kind: str = "last") -> float:
-    """Return the mean over the seeds of a method."""
-    return float(np.mean([float(row[kind]) for row in rows[method]]))
-
-
-def accuracies(rows: Rows) -> str:
+def accuracies(frame: pd.DataFrame) -> str:
     """Table of accuracies, highest after the last round first, and the number and cost of the trainings."""
-    if not rows:
+    if frame.empty:
         return "Not run yet."
-    lines = [
-        "| method | judged by | best round | last round | the best was round | seeds |",
-        "|" + "---|" * 6,
-    ]
-    for name in sorted(rows, key=lambda name: -mean(rows, name)):
-        best, last = (
-            [float(row[kind]) for row in rows[name]] for kind in ("best", "last")
-        )
-        if not max(best):  # right on no image: the parameters are nan
-            best = last = []
-        at = (
-            "the last"
-            if ROWS[name].after
-            else ", ".join(row["best_round"] for row in rows[name])
-        )
-        evaluation = rows[name][0]["evaluation"]
-        label = srp.methods.label(name)
-        lines.append(
-            f"| {label} | `{evaluation}` | {mean_std(best)} | {mean_std(last)} | {at} | {len(rows[name])} |"
-        )
-    seconds = {
-        (ROWS[name].training, row["seed"]): int(row["cpu_seconds"])
-        for name, seeds in rows.items()
-        for row in seeds
-    }
-    missing = [srp.methods.label(name) for name in ROWS if name not in rows]
-    summary = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."
-    summary += f" Not run yet: {', '.join(missing)}." if missing else ""
-    return "\n".join([*lines, "", textwrap.fill(summary, 120)])
-
-
-def lead(rows: Rows, method: str, other: str) -> list[float]:
-    """Return how many points a method is ahead of another after the last round, seed by seed."""
-    ours, theirs = (
-        {row["seed"]: float(row["last"]) for row in rows[name]}
-        for name in (method, other)
+    head = ("method", "judged by", "best round", "last round", "the best was round")
+    lines = [row(*head, "seeds"), "|" + "---|" * 6]
+    of_methods = frame.groupby("method", sort=False)
+    order = of_methods["last"].mean().sort_values(ascending=False, kind="stable")
+    for name in order.index:
+        seeds = of_methods.get_group(name)
+        shown = [pages.pm(seeds[kind].to_list(), 1) for kind in ("best", "last")]
+        if not seeds["best"].max():  # right on no image: the parameters are nan
+            shown = ["diverged", "diverged"]
+        at = ", ".join(map(str, seeds["best_round"]))
+        evaluation = f"`{seeds['evaluation'].iloc[0]}`"
+        at = "the last" if ROWS[name].after else at
+        lines.append(row(srp.methods.label(name), evaluation, *shown, at, len(seeds)))
+    trainings = frame.assign(training=[ROWS[name].training for name in frame["method"]])
+    seconds = trainings.drop_duplicates(["training", "seed"], keep="last")["cpu_seconds"]
+    summary = (
+        f"{len(seconds)} trainings, {seconds.sum() / 60:.0f} minutes of processor time."
     )
-    return [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
+    missing = [srp.methods.label(name) for name in ROWS if name not in order]
+    if missing:
+        summary += f" Not run yet: {', '.join(missing)}."
+    return "\n".join([*lines, "", textwrap.fill(summary, 120)])
 
 
 def verdict(better: int, of: int) -> str:
@@ -117,70 +88,49 @@ def verdict(better: int, of: int) -> str:
     return "holds" if better == of else "fails" if not better else "in part"
 
 
-def findings(rows: Rows) -> str:
+def findings(frame: pd.DataFrame) -> str:
     """Table of common statements about such comparisons, with verdict, numbers and size."""
-    if not {"fedavg", "fedavg_ft", "local_only"} <= rows.keys():
+    best, last = (
+        frame.pivot(index="seed", columns="method", values=kind)
+        for kind in ("best", "last")
+    )
+    if not {*SENTENCES.values()} <= {*last}:
         return "Not run yet."
-    seeds = sorted({len(some) for some in rows.values()})
+    seeds = sorted(set(last.count()))
     size = f"{SIZE}, {' or '.join(map(str, seeds))} seed{'s' * (seeds[-1] > 1)}"
-    own = [
-        name
-        for name in rows
-        if ROWS[name].evaluation != "global" and name != "local_only"
-    ]
-    lines = ["| sentence | verdict | found | size |", "|---|---|---|---|"]
-    for sentence, others, bar in (
-        (
-            "methods with a model for each client are ahead of FedAvg's one model",
-            own,
-            "fedavg",
-        ),
-        ("they are ahead of each client training alone", own, "local_only"),
-        (
-            "the newer ones are ahead of fine-tuning FedAvg's last layer",
-            [
-                name
-                for name in own
-                if name not in ("fedavg_ft", "fedprox_ft", "scaffold_ft")
-            ],
-            "fedavg_ft",
-        ),
-    ):
-        leads = {name: lead(rows, name, bar) for name in others}
-        ahead = [
-            name
-            for name in sorted(others, key=lambda name: -mean(rows, name))
-            if min(leads[name]) > 0
-        ]
-        clear = sum(
-            min(leads[name]) > 0 and np.mean(leads[name]) >= CLEAR for name in others
-        )
-        labels = ", ".join(srp.methods.label(name) for name in ahead)
-        found = f"{len(ahead)} of {len(others)} above its {mean(rows, bar):.1f} % after the last round, with every seed"
-        found += (
-            f": {labels}" if 0 < len(ahead) < 6 else ""
-        ) + f"; {clear} by {CLEAR} points or more"
-        lines.append(
-            f"| {sentence} | {verdict(len(ahead), len(others))} | {found} | {size} |"
-        )
-    judged = [name for name in rows if not ROWS[name].after]
-    gain = [mean(rows, name, "best") - mean(rows, name) for name in judged]
-    most = judged[int(np.argmax(gain))]
-    found = f"{np.mean(gain):.1f} points in the mean over methods, most for {srp.methods.label(most)}: {max(gain):.1f}"
+    lines = [row("sentence", "verdict", "found", "size"), "|---|---|---|---|"]
+    judged = [name for name in last if ROWS[name].evaluation != "global"]
+    for sentence, bar in SENTENCES.items():
+        left_out = {"local_only"}
+        if bar == "fedavg_ft":
+            left_out |= {"fedavg_ft", "fedprox_ft", "scaffold_ft"}
+        others = [name for name in judged if name not in left_out]
+        leads = last[others].sub(last[bar], axis=0)
+        ahead = leads.min() > 0
+        clear = int((ahead & (leads.mean() >= CLEAR)).sum())
+        order = last.mean()[ahead.index[ahead]].sort_values(ascending=False)
+        labels = ", ".join(srp.methods.label(name) for name in order.index)
+        level = f"{last[bar].mean():.1f} % after the last round, with every seed"
+        found = f"{len(order)} of {len(others)} above its {level}"
+        if 0 < len(order) < 6:
+            found += f": {labels}"
+        found += f"; {clear} by {CLEAR} points or more"
+        lines.append(row(sentence, verdict(len(order), len(others)), found, size))
+    gain = (best.mean() - last.mean())[[n for n in last if not ROWS[n].after]]
+    most = f"most for {srp.methods.label(gain.idxmax())}: {gain.max():.1f}"
+    found = f"{gain.mean():.1f} points in the mean over methods, {most}"
     sentence = (
         "the best of all rounds, chosen on the test data, is more than the last round"
     )
-    lines.append(
-        f"| {sentence} | {verdict(sum(g > 0 for g in gain), len(gain))} | {found} | {size} |"
-    )
+    lines.append(row(sentence, verdict((gain > 0).sum(), len(gain)), found, size))
     return "\n".join(lines)
 
 
 PAGES: Mapping[Path, pages.Parts] = {
     HERE / "README.md": {
-        "cpu": lambda: accuracies(rows_of_scale(FILE, "cpu")),
-        "findings": lambda: findings(rows_of_scale(FILE, "cpu")),
-        "full": lambda: accuracies(rows_of_scale(FILE, "full")),
+        "cpu": lambda: accuracies(rows_of_scale("cpu")),
+        "findings": lambda: findings(rows_of_scale("cpu")),
+        "full": lambda: accuracies(rows_of_scale("full")),
     },
 }
 

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Row(NamedTuple):
-    """A row of the table: a training and the evaluation of its clients."""
-
-    training: str  # name in `srp.methods`
-    evaluation: str
-    after: bool = False  # evaluated once, after training
-
+from experiments.judged import Row, trainings
 
 ROWS = {
     "local_only": Row("local_only", "own_model"),
@@ -48,7 +39,7 @@ ROWS = {
     "fednova": Row("fednova", "global"),
     "fedgate": Row("fedgate", "global"),
 }
-TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
+TRAININGS = trainings(ROWS)
 LEFT_OUT = {
     "fedbn": "the same as FedAvg: the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",

@@ -2,18 +2,16 @@
 
     python experiments/personalization/table.py --data-dir DIR [--scale cpu|full|smoke] [--methods NAME ...]
         [--seeds 0 1] [--out runs/personalization]
-    python experiments/personalization/table.py --summarize
 
-Every finished training adds its rows to `table.csv` in --results, and trainings with rows there are skipped. An
-interrupted training continues from its last checkpoint below --out. `--summarize` trains nothing and rewrites the
-tables of the README beside this file from `results/table.csv` there. To train again, delete the rows.
+Finished trainings in --out are not repeated, and interrupted ones continue from their last checkpoint there. Their rows
+are added to `table.csv` in --results, which keeps its other rows. `readme_tables.py` writes the tables of the README.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +20,8 @@ import numpy as np
 import pandas as pd
 
 import fedjax_srp as srp
-from experiments import pages, scripts
-from experiments.personalization import readme_tables
-from experiments.personalization.readme_tables import COLUMNS, Result
+from experiments import judged, scripts
+from experiments.personalization.readme_tables import COLUMNS, IDENTITY, Result
 from experiments.personalization.rows import ROWS, TRAININGS
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 from fedjax_srp.results import atomic
@@ -51,7 +48,8 @@ SCALES = {
 }
 
 
-def federation(scale: Scale, data_dir: Path | None) -> srp.data.FederatedData:
+@functools.cache
+def federation(scale: Scale, data_dir: str | None) -> srp.data.FederatedData:
     """Load the data of 20 clients, with pixels scaled to [-1, 1] as in PFLlib."""
     options = {
         "num_clients": 20,
@@ -76,7 +74,9 @@ def federation(scale: Scale, data_dir: Path | None) -> srp.data.FederatedData:
     ]
     if scale.max_test is not None:
         test = srp.data.partition.cap_examples(test, arrays[3], scale.max_test)
-    scaled = {"scale": 2 / 255, "offset": -1.0} if scale.dataset == "cifar10" else {}
+    scaled = {"scale": float(data.scale)}
+    if scale.dataset == "cifar10":
+        scaled = {"scale": 2 / 255, "offset": -1.0}
     return srp.data.from_arrays(
         *arrays,
         train_indices=train,
@@ -126,45 +126,39 @@ def method_of(
 
 
 def train(
-    training: str, scale: Scale, seed: int, data: Any, model: Any, folder: Path
-) -> dict[str, Result]:
-    """Run one training; return the results of its rows."""
-    method, begin = method_of(training, scale, data, model), time.process_time()
-    rows = {name: row for name, row in ROWS.items() if row.training == training}
-    during = tuple(row.evaluation for row in rows.values() if not row.after)
+    training: str, scale_name: str, seed: int, data_dir: str | None, checkpoints: str
+) -> list[dict[str, Any]]:
+    """Run one training; return the rows of the table that it serves."""
+    begin = time.process_time()
+    scale = SCALES[scale_name]
+    data = federation(scale, data_dir)
+    method = method_of(training, scale, data, network(data))
+    folder = Path(checkpoints) / scale_name / training / str(seed)
+    rows = judged.rows_of(ROWS, training)
     history = srp.simulate(
         method,
         data,
         num_rounds=scale.num_rounds,
         eval_every=scale.eval_every,
-        evaluations=during or ("global",),
-        key=jax.random.key(seed),
+        evaluations=judged.during(rows),
+        seed=seed,
         progress=False,
-        checkpoint_dir=folder / training / str(seed),
+        checkpoint_dir=folder,
         devices=1,
+        name=training,
     )
-    later = tuple(row.evaluation for row in rows.values() if row.after)
-    key = jax.random.fold_in(jax.random.key(seed), scale.num_rounds)
-    scores = (
-        srp.evaluate(
-            method, data, history.server_state, key=key, evaluations=later, devices=1
-        )
-        if later
-        else {}
-    )
+    after = judged.scores_after(rows, method, data, history, seed)
     seconds = round(time.process_time() - begin)
-    found = {}
+    found = []
     for name, row in rows.items():
         if row.after:
-            values, at = (
-                np.array([np.average(scores[row.evaluation], weights=data.test_count)]),
-                [scale.num_rounds],
-            )
+            values = np.average(after[row.evaluation], weights=data.test_count)[None]
+            at = [scale.num_rounds]
         else:
             values, at = history.mean_scores(row.evaluation), history.eval_round
         best = int(np.nanargmax(values))
         percent = [f"{100 * values[place]:.2f}" for place in (best, -1)]
-        found[name] = Result(
+        result = Result(
             row.evaluation,
             scale.num_rounds,
             percent[0],
@@ -172,76 +166,39 @@ def train(
             percent[1],
             seconds,
         )
-    shutil.rmtree(folder / training / str(seed), ignore_errors=True)
+        facts = {"scale": scale_name, "method": name, "seed": str(seed)}
+        found.append(facts | result._asdict())
+    shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write all rows to a new file, which then replaces the old one."""
-    frame = pd.DataFrame(rows, columns=[*COLUMNS])
-    atomic.replace(
-        {file: lambda path: frame.to_csv(path, index=False, lineterminator="\n")}
-    )
+def merge(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Add rows to a file, which keeps its others."""
+    known = pd.read_csv(file, dtype=str) if file.is_file() else None
+    new = pd.DataFrame(rows, columns=[*COLUMNS], dtype=str)
+    frame = pd.concat([known, new]).drop_duplicates([*IDENTITY], keep="last")
+    write = functools.partial(frame.to_csv, index=False, lineterminator="\n")
+    atomic.replace({file: write})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/personalization", "data-dir")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/personalization", "data-dir")
     parser.add_argument(
         "--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS)
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument(
-        "--results", type=Path, default=HERE / "results", help="folder of table.csv"
-    )
-    parser.add_argument(
-        "--summarize",
-        action="store_true",
-        help="train nothing: rewrite the tables of the README",
-    )
     args = parser.parse_args(arguments)
-    file = args.results / "table.csv"
-    if args.summarize:
-        pages.write(readme_tables.PAGES)
-        return
-    scale, data, model = SCALES[args.scale], None, None
+    options = {
+        "scale_name": args.scale,
+        "data_dir": None if args.data_dir is None else str(args.data_dir),
+        "checkpoints": str(args.out / "checkpoints"),
+    }
+    axes = {"seed": args.seeds, "training": args.methods}
     with scripts.reported_by(parser):
-        for seed in args.seeds:
-            for training in args.methods:
-                known = readme_tables.read(file)
-                mine = [
-                    row
-                    for row in known
-                    if (row["scale"], row["seed"]) == (args.scale, str(seed))
-                ]
-                if {name for name, row in ROWS.items() if row.training == training} <= {
-                    row["method"] for row in mine
-                }:
-                    continue
-                if data is None or model is None:
-                    data = federation(scale, args.data_dir)
-                    model = network(data)
-                found = train(training, scale, seed, data, model, args.out / args.scale)
-                facts = {"scale": args.scale, "seed": seed}
-                new = [
-                    facts | {"method": name} | result._asdict()
-                    for name, result in found.items()
-                ]
-                write(
-                    file,
-                    [
-                        *(
-                            row
-                            for row in known
-                            if row not in mine or row["method"] not in found
-                        ),
-                        *new,
-                    ],
-                )
-                print(
-                    *(f"{row['method']}, seed {seed}: {row['last']} %" for row in new),
-                    sep="\n",
-                    flush=True,
-                )
+        found = scripts.measure_each(args, train, axes=axes, options=options)
+    new = [row for of_training in found for row in of_training]
+    merge((args.results or HERE / "results") / "table.csv", new)
+    print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in new), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Asynchronous FedBuff compared with SRPFL, FLANP (FedAvg) and methods that wait for all clients, on one clock.
 
-    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 3]
+    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--results DIR] [--seeds 3]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1), as in the demo. Every method runs until the same
 simulated time. A communication cost C lengthens every round of methods that wait. FedBuff's rounds overlap, so for
@@ -14,12 +14,12 @@ with a fine-tuned head.
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
@@ -53,13 +53,13 @@ SCALES = {
 # curve: method, its options, rounds between evaluations, evaluation
 CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedRep": ("fedrep", {}, 1, "fine_tune"),
-    "SRPFL": ("srpfl", {}, 2, "fine_tune"),
+    "SRPFL": ("srpfl", {"initial": 5}, 2, "fine_tune"),
     "FedAvg": ("fedavg", {}, 1, "global"),
-    "FLANP (FedAvg)": ("flanp_fedavg", {}, 2, "global"),
+    "FLANP (FedAvg)": ("flanp_fedavg", {"initial": 5}, 2, "global"),
     "FedBuff, k = 5": ("fedbuff", {"k": 5}, 20, "global"),
     "FedBuff, k = 10": ("fedbuff", {"k": 10}, 10, "global"),
     "FedAvg-FT": ("fedavg", {}, 1, "fine_tune"),
-    "FLANP-FT": ("flanp_fedavg", {}, 2, "fine_tune"),
+    "FLANP-FT": ("flanp_fedavg", {"initial": 5}, 2, "fine_tune"),
     "FedBuff-FT, k = 5": ("fedbuff", {"k": 5}, 20, "fine_tune"),
     "FedBuff-FT, k = 10": ("fedbuff", {"k": 10}, 10, "fine_tune"),
 }
@@ -74,35 +74,52 @@ STYLES = {  # colour and line of a curve, for both evaluations
 }
 
 
+def variant_of(curve: str, cost: float) -> str:
+    """Return the name of a curve's run, which serves both evaluations of a method."""
+    name, own, *_ = CURVES[curve]
+    return f"{name} {own.get('k', '')}, C = {cost:g}"
+
+
 def run(
-    curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array
-) -> list[History]:
-    """Run all seeds of a curve until the horizon; one run serves both evaluations of a method."""
-    name, own, eval_every, _ = CURVES[curve]
-    shared = {
+    args: argparse.Namespace, scale: Scale, seeds: range
+) -> dict[str, list[srp.History]]:
+    """Run all curves until their horizons; return the seeds of each variant."""
+    variants = {}
+    for cost, curve in itertools.product(COSTS, shown_curves(scale)):
+        name, own, eval_every, _ = CURVES[curve]
+        overlaps = name == "fedbuff"
+        judges = [e for of, _, _, e in CURVES.values() if of == name]
+        horizon = scale.horizons[cost]
+        # `time_limit` does not count communication, so methods that wait have a limit of rounds instead.
+        most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
+        variants[variant_of(curve, cost)] = {
+            "method": name,
+            **own,
+            "clock": srp.clocks.Fixed(
+                srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0
+            ),
+            "num_rounds": most,
+            "time_limit": horizon,
+            "eval_every": eval_every,
+            "evaluations": list(dict.fromkeys(judges)),
+        }
+    options = {
+        "dataset": "digits",
+        "num_clients": scale.num_clients,
+        "classes_per_client": 3,
         "hidden": (64, 32),
         "learning_rate": 0.05,
         "epochs": scale.local_epochs,
-        "initial": 5,
     }
-    method = srp.methods.get(name, dataset=data, shared=shared, **own)
-    overlaps = method.participation.asynchronous
-    horizon = scale.horizons[cost]
-    # `time_limit` does not count communication, so methods that wait have a limit of rounds instead.
-    most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
-    return srp.simulate_seeds(
-        method,
-        data,
-        keys=keys,
-        clock=srp.clocks.Fixed(
-            srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0
-        ),
-        num_rounds=most,
-        time_limit=horizon,
-        eval_every=eval_every,
-        evaluations="all" if name != "fedavg" else ("global", "fine_tune"),
-        progress=False,
+    found = scripts.run_grid(
+        args, variants=variants, axes={"seed": seeds}, options=options
     )
+    return found.histories_by("variant")
+
+
+def shown_curves(scale: Scale) -> list[str]:
+    """Return the curves of a scale."""
+    return [c for c, (name, *_) in CURVES.items() if not {name, c} & {*scale.left_out}]
 
 
 def measure(
@@ -141,10 +158,7 @@ def draw(
         for t, h in zip(times, histories, strict=True)
     ]
     color, style = STYLES[label]
-    ax.plot(grid, np.mean(values, axis=0), color=color, linestyle=style, label=label)
-    ax.fill_between(
-        grid, np.min(values, 0), np.max(values, 0), color=color, alpha=0.12, linewidth=0
-    )
+    curves.draw_trials(ax, grid, values, color, alpha=0.12, linestyle=style, label=label)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -191,14 +205,12 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds").parse_args(
-        arguments
-    )
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds")
+    args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    srp.use_all_cores()
-    data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     num_seeds = args.seeds or scale.seeds
-    keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + num_seeds))
+    with scripts.reported_by(parser):
+        runs = run(args, scale, range(args.seed, args.seed + num_seeds))
     figure, axes = curves.panels(
         len(COSTS),
         width=5.4,
@@ -209,18 +221,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     by_cost: dict[str, dict[str, Any]] = {}
     for column, cost in enumerate(COSTS):
-        horizon, done = scale.horizons[cost], {}
-        for curve, (name, own, _, evaluation) in CURVES.items():
-            if {name, curve} & {*scale.left_out}:
-                continue
-            key = name, tuple(own.items())
-            if key not in done:
-                done[key] = run(curve, cost, scale, data, keys)
-                print(
-                    f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds",
-                    flush=True,
-                )
-            histories = done[key]
+        horizon = scale.horizons[cost]
+        for curve in shown_curves(scale):
+            evaluation = CURVES[curve][-1]
+            histories = runs[variant_of(curve, cost)]
             by_cost.setdefault(f"{cost:g}", {})[curve] = [
                 measure(h, evaluation, cost, horizon) for h in histories
             ]
@@ -247,8 +251,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     text = table(results)
     print(text)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "asynchronous.txt").write_text(text + "\n", "utf-8")
+    (scripts.results_folder(args) / "asynchronous.txt").write_text(text + "\n", "utf-8")
     plain = json.loads(json.dumps(results), parse_constant=str)  # inf as a string
     curves.save(args, "asynchronous", plain, figure)
 

@@ -184,9 +184,7 @@ def write(file: Path, frame: pd.DataFrame, **options: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
-        __doc__, SIZES, "runs/srpfl/causes", "data-dir", "results"
-    )
+    parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/causes", "data-dir")
     parser.add_argument(
         "--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME"
     )
@@ -201,8 +199,6 @@ def main(arguments: list[str] | None = None) -> None:
             scales={name: {"options": size} for name, size in SIZES.items()},
             **tables(),
         )
-        if found is None:
-            return
         gradients = scripts.measure(
             args,
             first_gradient,

@@ -1,6 +1,6 @@
 """Rate at which SRPFL's representation converges (Theorem 4.5: "exponentially fast").
 
-    python experiments/srpfl/contraction.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/srpfl/contraction.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 Rounds with n clients and m fresh samples each, d=100, k=2, step size 1 / (8 sigma_max^2) as the theorem has it, from a
 distance of 1/2. Exponential means equally many rounds for every factor that the distance falls by, until noise stops
@@ -11,9 +11,6 @@ geometric mean down to the last of the three distances that every trial reaches.
 
 from __future__ import annotations
 
-import itertools
-
-import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -43,7 +40,7 @@ def measure(
     seed: int,
 ) -> list[dict]:
     """Return a row for every number of samples m."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     tasks = [srp.data.linear_task(key, clients, DIM, RANK, noise) for key in keys]
     found = batches.distances(tasks, counts, STEP, rounds)
     lowest = []
@@ -55,49 +52,28 @@ def measure(
     rows = []
     for place, m in enumerate(counts):
         runs = found[:, place]
-        row = {"noise": noise, "n": clients, "m": m, "theorem's factor": spread(lowest)}
-        row["end"] = spread(runs[:, -LAST:].mean(axis=1))
+        row = {"theorem's factor": curves.spread(lowest)}
+        row["end"] = curves.spread(runs[:, -LAST:].mean(axis=1))
         for target in TARGETS:
             if (runs.min(axis=1) <= target).all():
                 first = (runs <= target).argmax(axis=1)
-                row[f"rounds to {target:g}"] = spread(first + 1)
+                row[f"rounds to {target:g}"] = curves.spread(first + 1)
                 reached = runs[np.arange(trials), first]
-                row["factor"] = spread((reached / batches.START) ** (1 / (first + 1)))
-        rows.append(row)
+                factors = (reached / batches.START) ** (1 / (first + 1))
+                row["factor"] = curves.spread(factors)
+        facts = {"noise": noise, "n": clients, "m": m}
+        rows.append(facts | curves.rounded(row))
     return rows
-
-
-def spread(values: np.ndarray | list[float]) -> dict[str, float]:
-    """Return mean, lowest and highest trial."""
-    return {
-        "mean": curves.rounded(np.mean(values)),
-        "lowest": curves.rounded(np.min(values)),
-        "highest": curves.rounded(np.max(values)),
-    }
 
 
 def main() -> None:
     parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
     args = parser.parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
+    variants = {f"noise={s}, n={n}": {"noise": s, "clients": n} for s, n in cases}
+    options = {"counts": counts, "rounds": rounds, "trials": trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        found = scripts.measure(
-            args,
-            measure,
-            axes={},
-            variants={
-                f"noise={noise:g}, n={clients}": {"noise": noise, "clients": clients}
-                for noise, clients in cases
-            },
-            options={
-                "counts": counts,
-                "rounds": rounds,
-                "trials": trials,
-                "seed": args.seed,
-            },
-        )
-    if found is None:
-        return
+        found = scripts.measure_each(args, measure, variants=variants, options=options)
     facts = {
         "d": DIM,
         "k": RANK,
@@ -106,9 +82,7 @@ def main() -> None:
         "rounds": rounds,
     }
     curves.save(
-        args,
-        "contraction",
-        facts | {"results": list(itertools.chain(*found.results.values()))},
+        args, "contraction", facts | {"results": [row for rows in found for row in rows]}
     )
 
 

@@ -1,6 +1,6 @@
 """SRPFL's Lemmas B.1 to B.3, Theorem 4.6 by its own recursion and as printed, and Remarks 3.1 and 3.2.
 
-    python experiments/srpfl/lemmas.py --scale smoke|cpu [--out DIR] [--seed N]
+    python experiments/srpfl/lemmas.py --scale smoke|cpu [--results DIR] [--seed N]
 
 Lemma B.1: the shortest expected time under inequality (9), read as an equality, by trying all numbers of rounds in
 every stage but the last with 64 clients from n0 = 1; beside it the lemma's stages, `srp.theory.schedule`.

@@ -1,7 +1,7 @@
 """Measured logarithmic speed-up: time of SRPFL and FedRep to a target against the number of clients N.
 
     python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--stages plain|lemma]
-        [--clients N ...] [--out DIR]
+        [--clients N ...] [--results DIR]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
 SRPFL starts with n0 = 2 d / (log(N) sigma_max) clients (appendix A, `srp.theory.initial_clients`), with sigma_max of
@@ -21,17 +21,13 @@ part of every time). `--init random` starts at distance 1 for every N, as the th
 and to SRPFL's first stage, in which the distance hardly falls; there the speed-up grows with log N.
 
 The curves of theory (`srp.theory`) come from its own recursion, whose noise term is not that of the runs: compare
-shapes, not heights. They are nan where n0 clients suffice for the target. Numbers of clients already in the results in
---out, with this seed and these repeats, are drawn without measuring them again. Of results with another n0 the half of
-FedRep is kept, and SRPFL measured anew. Results of a start that was free (they have no `start`) have it added.
+shapes, not heights. They are nan where n0 clients suffice for the target. A second call measures only new numbers of
+clients.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -116,77 +112,30 @@ def floors_of(fedrep: list[srp.History]) -> list[float]:
     return [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
 
 
-def measure(
-    num_clients: int,
-    repeats: int,
-    seed: int,
-    init: str,
-    stages: str,
-    known: dict | None = None,
-) -> dict:
-    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it.
-
-    `known` is a result for another n0, whose half of FedRep is kept.
-    """
+def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
+    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
     task, run = contest(num_clients, repeats, seed, init)
-    found = fedrep_half(run, init) if known is None else known
+    fedrep = run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])
+    floors = curves.rounded(floors_of(fedrep))
+    first_distance = float(np.mean([run.metrics["distance"][0] for run in fedrep]))
     initial = first_cohort(task)
     if stages == "plain":
         lengths = plain_stages(num_clients, initial, init)
     else:
-        lengths = lemma_stages(task, initial, found["first_distance"])
+        lengths = lemma_stages(task, initial, first_distance)
     srpfl = run(srp.participation.Doubling(initial, lengths), sum(lengths) + LAST_STAGE)
+    runs = {"fedrep": fedrep, "srpfl": srpfl}
+    times = {name: times_to_targets(each, floors) for name, each in runs.items()}
     return {
         "num_clients": num_clients,
         "initial": initial,
         "rounds_per_stage": lengths,
-        "floors": found["floors"],
-        "first_distance": found["first_distance"],
-        "start": found["start"],
-        "times": {
-            "fedrep": found["times"]["fedrep"],
-            "srpfl": times_to_targets(srpfl, found["floors"]),
-        },
-        "longest": {"fedrep": found["longest"]["fedrep"], "srpfl": longest_time(srpfl)},
-    }
-
-
-def fedrep_half(run: Contest, init: str) -> dict:
-    """Measure FedRep, which does not depend on n0."""
-    histories = run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])
-    floors = [curves.rounded(floor) for floor in floors_of(histories)]
-    return {
         "floors": floors,
-        "first_distance": float(
-            np.mean([history.metrics["distance"][0] for history in histories])
-        ),
-        "start": start_times(histories),
-        "times": {"fedrep": times_to_targets(histories, floors)},
-        "longest": {"fedrep": longest_time(histories)},
+        "first_distance": first_distance,
+        "start": [curves.rounded(history.start.time) for history in fedrep],
+        "times": times,
+        "longest": {name: longest_time(each) for name, each in runs.items()},
     }
-
-
-def start_times(histories: list[srp.History]) -> list[float]:
-    """Return the time of each repeat before round one."""
-    return [curves.rounded(history.start.time) for history in histories]
-
-
-def with_start(result: dict, seed: int, init: str) -> dict:
-    """Add the time before round one to a result whose start was free; its rounds are the same."""
-    if "start" in result:
-        return result
-    if init == "random":
-        return result | {"start": [0.0] * len(result["floors"])}
-    num_clients = result["num_clients"]
-    _, run = contest(num_clients, len(result["floors"]), seed, init)
-    starts = start_times(run(srp.participation.Full(), 1))
-    times = {}
-    longest = {}
-    for method, of_targets in result["times"].items():
-        charged = np.asarray(of_targets, float) + np.asarray(starts)
-        times[method] = [[curves.rounded(time) for time in row] for row in charged]
-        longest[method] = result["longest"][method] + max(starts)
-    return result | {"start": starts, "times": times, "longest": longest}
 
 
 def times_to_targets(
@@ -230,17 +179,13 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def draw_curve(ax, clients, samples, waited, label, **style) -> None:
+def draw_curve(ax, clients, samples, waited, label, color) -> None:
     """Draw the mean with a band of two standard errors, and censored points as triangles at the time waited."""
     means, errors = np.array([mean_and_error(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
-    ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
-    ax.fill_between(
-        clients[seen],
-        (means - 2 * errors)[seen],
-        (means + 2 * errors)[seen],
-        alpha=0.2,
-        **style,
+    lines = (means[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen])
+    curves.draw_band(
+        ax, clients[seen], lines, color, alpha=0.2, marker="o", markersize=4, label=label
     )
     if not seen.all():
         ax.plot(
@@ -248,7 +193,7 @@ def draw_curve(ax, clients, samples, waited, label, **style) -> None:
             np.asarray(waited)[~seen],
             "^",
             markerfacecolor="none",
-            **style,
+            color=color,
         )
 
 
@@ -336,21 +281,8 @@ def file_name(init: str, stages: str) -> str:
     return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
-def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
-    """Load results of earlier calls, by number of clients."""
-    facts = (
-        json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
-    )
-    results = {
-        result["num_clients"]: result
-        for result in facts["results"]
-        if len(result["floors"]) == repeats
-    }
-    return results if facts["seed"] == seed else {}
-
-
 def main() -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/linear_speedup", "seed")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/linear_speedup", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument(
@@ -362,28 +294,22 @@ def main() -> None:
             "--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two"
         )
     exponents, repeats = SCALES[args.scale]
-    results = stored_results(
-        args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed
-    )
-    for num_clients in args.clients or [2**exponent for exponent in exponents]:
-        known = results.get(num_clients)
-        if known is not None:
-            known = results[num_clients] = with_start(known, args.seed, args.init)
-        if known is None or known["initial"] != first_cohort(
-            draw_task(num_clients, args.seed)
-        ):
-            begin = time.perf_counter()
-            results[num_clients] = measure(
-                num_clients, repeats, args.seed, args.init, args.stages, known
-            )
-            ratios = [time_ratios(results[num_clients], i) for i in range(len(FACTORS))]
-            ratios = [
-                "{:.3f} +- {:.3f}".format(*mean_and_error(ratio)) for ratio in ratios
-            ]
-            line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
-            print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
-            draw([results[n] for n in sorted(results)], args.init, args)
-    draw([results[n] for n in sorted(results)], args.init, args)
+    options = {
+        "repeats": repeats,
+        "seed": args.seed,
+        "init": args.init,
+        "stages": args.stages,
+    }
+    clients = args.clients or [2**exponent for exponent in exponents]
+    with scripts.reported_by(parser):
+        results = scripts.measure_each(
+            args, measure, axes={"num_clients": sorted(clients)}, options=options
+        )
+    for result in results:
+        ratios = [mean_and_error(time_ratios(result, i)) for i in range(len(FACTORS))]
+        shown = "  ".join("{:.3f} +- {:.3f}".format(*ratio) for ratio in ratios)
+        print(f"N={result['num_clients']:8d}  ratio at {FACTORS} x floor: {shown}")
+    draw(results, args.init, args)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def main(
         f"Figure {figure} of the SRPFL paper: {FIGURES[figure].title}; accuracy over simulated time.\n\n"
         "Scale full is the paper's size, code has also the options of its code; see figure3.toml."
     )
-    parser = scripts.grid_parser(doc, SCALES, "runs/srpfl", "data-dir", "results")
+    parser = scripts.grid_parser(doc, SCALES, "runs/srpfl", "data-dir")
     parser.add_argument(
         "--datasets",
         nargs="+",
@@ -151,8 +151,6 @@ def main(
         if args.seeds is not None:
             given["axes"]["seed"] = range(args.seeds)
         found = scripts.run_grid(args, args.file, variants=variants, **given)
-        if found is None:
-            return
         columns = curves(found, FIGURES[figure], args.scale)
     results = scripts.results_folder(args)
     print(report(columns, figure, FIGURES[figure].title, results))

@@ -26,7 +26,6 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, scripts
-from experiments.srpfl.paper import SETTINGS
 from fedjax_srp import methods
 
 SHARES = (0.95, 0.99)
@@ -37,20 +36,23 @@ class Training(NamedTuple):
     """A method under a reading: its name in `srp.methods`, its setting, and the evaluations of its curves."""
 
     method: str
-    setting: str  # a scale of `paper.SETTINGS`
+    has_fedreps_rounds: bool  # 10 epochs of the head, then 5 of the representation
     evaluations: tuple[str, ...]
 
 
+# Of the column digits of figure3.toml.
+OPTIONS = {"hidden": (64, 32), "epochs": 5, "initial": 5, "learning_rate": 0.05}
+FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
 HEADS = ("fine_tune", "own_head")
 LAYERS = ("fine_tune", "fine_tune_all")
 TRAININGS = {
-    "FedRep, 5 x (10 + 1)": Training("fedrep", "cpu", HEADS),
-    "SRPFL, 5 x (10 + 1)": Training("srpfl", "cpu", HEADS),
-    "FedRep, 1 x (10 + 5)": Training("fedrep", "reading", HEADS),
-    "SRPFL, 1 x (10 + 5)": Training("srpfl", "reading", HEADS),
-    "FedAvg-FT": Training("fedavg", "cpu", LAYERS),
-    "FLANP-FT, FedAvg and ten rounds a stage": Training("flanp_fedavg", "cpu", LAYERS),
-    "FLANP-FT, FedGATE and criterion": Training("flanp", "reading", LAYERS),
+    "FedRep, 5 x (10 + 1)": Training("fedrep", False, HEADS),
+    "SRPFL, 5 x (10 + 1)": Training("srpfl", False, HEADS),
+    "FedRep, 1 x (10 + 5)": Training("fedrep", True, HEADS),
+    "SRPFL, 1 x (10 + 5)": Training("srpfl", True, HEADS),
+    "FedAvg-FT": Training("fedavg", False, LAYERS),
+    "FLANP-FT, FedAvg and ten rounds a stage": Training("flanp_fedavg", False, LAYERS),
+    "FLANP-FT, FedGATE and criterion": Training("flanp", False, LAYERS),
 }
 YARDSTICK = "FedRep, 5 x (10 + 1)", "fine_tune"
 SCALES = {"smoke": (1, 4, 2), "cpu": (3, 150, 5)}  # seeds, rounds, rounds an evaluation
@@ -58,11 +60,11 @@ SCALES = {"smoke": (1, 4, 2), "cpu": (3, 150, 5)}  # seeds, rounds, rounds an ev
 
 def train(training: Training, seed: int, rounds: int, eval_every: int) -> srp.History:
     """Run one training on the partition of its seed."""
-    setting = SETTINGS[training.setting]["digits"]
-    data = srp.data.load(**setting.federation, seed=seed)
-    options = setting.method | setting.own.get(training.method, {})
-    model = options.pop("model")
-    method = methods.get(training.method, dataset=data, model=model, shared=options)
+    data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
+    options = OPTIONS
+    if training.has_fedreps_rounds:
+        options = options | FEDREPS_ROUNDS
+    method = methods.get(training.method, dataset=data, model="mlp", shared=options)
     return srp.simulate(
         method,
         data,

@@ -14,7 +14,13 @@ import numpy as np
 import pandas as pd
 
 import fedjax_srp as srp
-from experiments.claims_srpfl import AS_PLOTTED, COSTS_A_ROUND, figure
+from experiments.claims_srpfl import (
+    AS_PLOTTED,
+    COSTS_A_ROUND,
+    figure,
+    percent,
+    ratios,
+)
 from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
 from experiments.srpfl import cause_tables
 
@@ -35,13 +41,6 @@ def label(method: str) -> str:
 def format_number(value: float) -> str:
     """Format with one decimal below 100."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def percent(row: pd.Series, column: str) -> str:
-    """Format the mean, with the standard deviation over seeds if there are several."""
-    return f"{100 * row[column]:.1f}" + (
-        f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else ""
-    )
 
 
 def accuracies() -> str:
@@ -336,13 +335,6 @@ def asynchronous() -> str:
             row.append(f"{seeds['rounds'].mean():,.0f}")
         rows.append(row)
     return markdown(rows)
-
-
-def ratios(result: Mapping[str, Any]) -> np.ndarray:
-    """Time of SRPFL over that of FedRep: a row for each factor of `FACTORS`, a column for each repeat."""
-    return np.divide(
-        *(np.array(result["times"][method], float) for method in ("srpfl", "fedrep"))
-    )
 
 
 def with_errors(found: np.ndarray) -> list[str]:

@@ -1,6 +1,6 @@
 """Samples that a client of SRPFL needs, by N and d (section 1, point 2; Theorem 4.5).
 
-    python experiments/srpfl/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
+    python experiments/srpfl/samples.py --scale smoke|cpu|full [--results DIR] [--seed N]
 
 The introduction says that m = O(d / N + log N) samples a client suffice; Theorem 4.5 has max(log N, d / n0) for the
 n0 clients of the first stage, and appendix A n0 = 2 d / (log(N) sigma_max), with which d / n0 is log(N) sigma_max / 2.
@@ -46,7 +46,7 @@ def measure(
     dim: int, num_clients: int, first_stage: bool, rounds: int, trials: int, seed: int
 ) -> dict:
     """Return floors by m, and in how many trials every round keeps (9)."""
-    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    keys = scripts.trial_keys(seed, trials)
     initial = first_cohort(keys, dim, num_clients)
     taking_part = initial if first_stage else num_clients
     tasks = [srp.data.linear_task(key, taking_part, dim, RANK, NOISE) for key in keys]
@@ -63,12 +63,7 @@ def measure(
             runs <= np.vectorize(theory.contraction)(before, a, taking_part / initial)
         ).all(axis=1)
     floors = distance[:, :, -LAST:].mean(axis=2)
-    spread = {
-        "mean": floors.mean(axis=0),
-        "lowest": floors.min(axis=0),
-        "highest": floors.max(axis=0),
-    }
-    rows = {name: [curves.rounded(x) for x in row] for name, row in spread.items()}
+    spread = curves.spread(floors)
     lowest = {
         f"floor below {level:g}": batches.smallest(counts, spread["highest"] < level)
         for level in LEVELS
@@ -78,7 +73,7 @@ def measure(
     return sizes | {
         "m": counts,
         "trials within (9)": kept.tolist(),
-        "floor": rows,
+        "floor": curves.rounded(spread),
         "smallest m": lowest,
     }
 
@@ -98,28 +93,18 @@ def main() -> None:
     parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
     args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
+    variants = {}
+    for d, n, first_stage in sizes:
+        name = f"d={d}, N={n}, {'first' if first_stage else 'last'} stage"
+        variants[name] = {"dim": d, "num_clients": n, "first_stage": first_stage}
+    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
     with scripts.reported_by(parser):
-        found = scripts.measure(
-            args,
-            measure,
-            axes={},
-            variants={
-                f"d={dim}, N={num_clients}, first={first_stage}": {
-                    "dim": dim,
-                    "num_clients": num_clients,
-                    "first_stage": first_stage,
-                }
-                for dim, num_clients, first_stage in sizes
-            },
-            options={"rounds": rounds, "trials": trials, "seed": args.seed},
-        )
-    if found is None:
-        return
+        results = scripts.measure_each(args, measure, variants=variants, options=options)
     facts = {
         "trials": trials,
         "rounds": rounds,
         "start": batches.START,
-        "results": list(found.results.values()),
+        "results": results,
     }
     curves.save(args, "samples", facts)
 

@@ -1,6 +1,6 @@
 """Lengths of SRPFL's stages: linear tasks as in `linear_speedup.py`, from 16 clients, all stages but the last equal.
 
-    python experiments/srpfl/stage_lengths.py --scale smoke|cpu [--init moments|random] [--out DIR]
+    python experiments/srpfl/stage_lengths.py --scale smoke|cpu [--init moments|random] [--results DIR]
 
 A target is a multiple of FedRep's noise floor. A ratio is SRPFL's time to it over FedRep's, repeat by repeat, with the
 same clocks. There are several tasks for each number of clients. Writes `stage_lengths_INIT.csv`, a row for each number
@@ -59,21 +59,25 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/stage_lengths", "seed")
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/stage_lengths", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     args = parser.parse_args(arguments)
-    args.out.mkdir(parents=True, exist_ok=True)
     sizes, tasks, repeats, lengths = SCALES[args.scale]
-    rows = []
-    for num_clients in sizes:
-        for task in range(tasks):
-            rows += measure(num_clients, args.seed + task, repeats, args.init, lengths)
-            frame = pd.DataFrame(rows)
-            frame.to_csv(
-                args.out / f"stage_lengths_{args.init}.csv",
-                index=False,
-                float_format="%.5g",
-            )
+    task_seeds = range(args.seed, args.seed + tasks)
+    with scripts.reported_by(parser):
+        found = scripts.measure_each(
+            args,
+            measure,
+            axes={"num_clients": sizes, "task_seed": task_seeds},
+            options={"repeats": repeats, "init": args.init, "lengths": lengths},
+        )
+    frame = pd.DataFrame([row for rows in found for row in rows])
+    frame = frame.astype({"srpfl": float, "fedrep": float})
+    frame.to_csv(
+        scripts.results_folder(args) / f"stage_lengths_{args.init}.csv",
+        index=False,
+        float_format="%.5g",
+    )
     frame["ratio"] = frame["srpfl"] / frame["fedrep"]
     print(
         frame.pivot_table(

@@ -27,9 +27,7 @@ CELL = {"classes": "classes_per_client", "images": "max_examples"}  # column -> 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
-        __doc__, SIZES, "runs/srpfl/sweep", "data-dir", "results"
-    )
+    parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/sweep", "data-dir")
     parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
     parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
     parser.add_argument("--seeds", type=int, default=2)
@@ -44,8 +42,6 @@ def main(arguments: list[str] | None = None) -> None:
             where=EVALUATIONS,
             scales={name: {"options": size} for name, size in SIZES.items()},
         )
-        if found is None:
-            return
     rows = []
     for name, history in found.histories.items():
         values = found.values[name]

@@ -56,7 +56,6 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     figure, axes = curves.panels(
         len(settings), width=3.4, height=5.6, rows=2, sharey="row", sharex="col"
     )
-    labels = {}
     for column, ((name, clock), title) in enumerate(settings.items()):
         rows = frame[(frame["personalization"] == name) & (frame["clock"] == clock)]
         lines = itertools.product(COLORS.items(), enumerate(MEASURES.items()))
@@ -66,14 +65,9 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
                 times, values = values_on_grid(runs, measure)
                 whole = ~np.isnan(values).any(axis=0)
                 x, y = times[whole], values[:, whole]
-                (labels[answer],) = ax.plot(
-                    x,
-                    y.mean(0),
-                    color=color,
-                    linewidth=2.2 if answer == "doubling" else 1.4,
-                )
-                ax.fill_between(
-                    x, y.min(0), y.max(0), color=color, alpha=0.12, linewidth=0
+                width = 2.2 if answer == "doubling" else 1.4
+                curves.draw_trials(
+                    ax, x, y, color, alpha=0.12, linewidth=width, label=answer
                 )
             ax.set_xscale("log")
             ax.xaxis.set_minor_formatter(NullFormatter())
@@ -82,14 +76,8 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
         axes[1][column].set_xlabel(
             "seconds" if clock.startswith("phones") else "time, mean times of a client"
         )
-    ncols = min(len(labels), 2 * len(settings))
-    figure.legend(
-        [*labels.values()],
-        [*labels],
-        loc="outside lower center",
-        ncols=ncols,
-        frameon=False,
-    )
+    columns = min(frame["answer"].nunique(), 2 * len(settings))
+    curves.legend(figure, axes, columns, title=None)
     curves.save_picture(figure, path, dpi=110)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,45 +27,22 @@ SHOWN = {  # (personalization, clock) -> title of a column of the figure
     ("FedRep", "phones come and go"): "FedRep, phones that come and go",
 }
 ANSWERS = ("full", "doubling", "fastest", "TiFL", "Oort", "deadline", "FedBuff")
-ASYNCHRONOUS = ("FedBuff", "FedAsync", "FedAT")
 
 
 class Point(NamedTuple):
-    """One run of a batch."""
+    """One run."""
 
+    personalization: str
     answer: str
     classes: int
     clock: str
     cost: float  # of a round, as part of the clock; 0 where the cost is added afterwards
     seed: int
 
-
-def history_of(
-    arrays: dict[str, np.ndarray], place: int, judge: str, data: Any, overlaps: bool
-) -> srp.History:
-    """Return one run of a batch as a `History` with one evaluation, whose accuracies are shares of counted points."""
-    one = {name: values[place] for name, values in arrays.items()}
-    counts = np.asarray(data.test_counts)
-    rounds, scores = len(one["time"]), one[f"scores/{judge}"]
-    scores = np.rint(scores * counts) / np.maximum(
-        counts, 1
-    )  # 0.9 in single precision would miss a target of 0.9
-    return srp.History(
-        name=judge,
-        round=np.arange(1, rounds + 1),
-        stage=np.zeros(rounds),
-        cohort_size=one["size"],
-        compute_time=one["time"],
-        communicated=np.ones(rounds, bool),
-        finite=np.ones(rounds, bool),
-        client_time=one["client_time"],
-        metrics={"wasted_time": one["wasted"]},
-        eval_round=rounds // len(scores) * np.arange(1, len(scores) + 1),
-        accuracies={judge: scores},
-        test_count=counts,
-        rounds_taken=one["rounds_taken"],
-        asynchronous=overlaps,
-    )
+    @property
+    def name(self) -> str:
+        """Return the name of its run."""
+        return ", ".join(map(str, self))
 
 
 def measure(
@@ -90,10 +67,8 @@ def measure(
 
 def _wasted_share(history: srp.History) -> float:
     """Share of the clients' time that was wasted; nan if no client worked. Units of partial work count as one."""
-    wasted, useful = (
-        history.metrics["wasted_time"].sum(),
-        (history.rounds_taken * history.client_time).sum(),
-    )
+    wasted = np.sum(history.metrics.get("wasted_time", 0.0))
+    useful = (history.rounds_taken * history.client_time).sum()
     return float(wasted / (wasted + useful)) if wasted + useful else math.nan
 
 
@@ -103,36 +78,28 @@ def _accuracy_at(history: srp.History, time: float, cost: float) -> float:
     return float(history.mean_accuracy[past - 1]) if past else math.nan
 
 
-Runs = Sequence[
-    tuple[str, list[Point], dict[str, np.ndarray]]
-]  # personalization, batch, arrays by batch
+Runs = Mapping[Point, srp.History]
+Setting = tuple[str, str, int, str]  # personalization, judge, classes, clock
 
 
-def histories(
-    runs: Runs, data: dict[int, Any]
-) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
-    """Yield (personalization, judge, classes, clock), point and history of each run and evaluation."""
-    for name, batch, arrays in runs:
-        judges = [
-            key.removeprefix("scores/") for key in arrays if key.startswith("scores/")
-        ]
-        for judge, (place, point) in itertools.product(judges, enumerate(batch)):
-            history = history_of(
-                arrays,
-                place,
-                judge,
-                data[point.classes],
-                point.answer.startswith(ASYNCHRONOUS),
-            )
-            yield (name, judge, point.classes, point.clock), point, history
+def histories(runs: Runs) -> Iterator[tuple[Setting, Point, srp.History]]:
+    """Yield setting, point and history of each run and evaluation; accuracies are shares of counted test points."""
+    for point, history in runs.items():
+        counts = history.test_count
+        for judge, scores in history.accuracies.items():
+            # 0.9 in single precision would miss a target of 0.9
+            exact = np.rint(scores * counts) / np.maximum(counts, 1)
+            judged = dataclasses.replace(history, accuracies={judge: exact})
+            setting = (point.personalization, judge, point.classes, point.clock)
+            yield setting, point, judged
 
 
-def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
+def table(runs: Runs) -> pd.DataFrame:
     """Return a row for each run, cost and evaluation. The target is 95 % of the final accuracy of waiting for all
     clients, mean over seeds; the horizon is the time that its rounds take.
     """
-    rows = [*histories(runs, data)]
-    full_runs: dict[tuple[str, str, int, str], list[srp.History]] = {}
+    rows = [*histories(runs)]
+    full_runs: dict[Setting, list[srp.History]] = {}
     for setting, point, own in rows:
         if point.answer == "full":
             full_runs.setdefault(setting, []).append(own)
@@ -167,10 +134,10 @@ def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def curves(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
+def curves(runs: Runs) -> pd.DataFrame:
     """Return the curves of the figure: mean accuracy, and that of the slowest tenth of the clients."""
     found = []
-    for (name, judge, classes, clock), point, own in histories(runs, data):
+    for (name, judge, classes, clock), point, own in histories(runs):
         wanted = (
             (name, clock) in SHOWN
             and point.answer in ANSWERS

@@ -12,19 +12,16 @@ federations. `map_errors.csv` has the errors of the rules on these federations a
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-import fedjax_srp as srp
 from experiments import curves, scripts
-from experiments.stragglers.answers import Group, load_or_run, make_stackable, run_group
 from fedjax_srp import participation
 
 COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
@@ -64,50 +61,46 @@ def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarra
     return np.concatenate([np.repeat(stages, length), np.full(rounds, num_clients)])
 
 
-def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list[dict]:
-    """Return a row for each federation, seed and round."""
-    loaded = [
-        srp.data.load("digits", num_clients=num_clients, classes_per_client=c)
-        for c in scale.classes
-    ]
-    data = dict(zip(scale.classes, make_stackable(loaded), strict=True))
-    model = srp.models.MLP(loaded[0].example_shape, 10, hidden=(32,))
-    training = srp.Training(srp.SGD(0.05))
-    algorithm = srp.algorithms.FedRep(
-        model, training, head_epochs=8, representation_epochs=4
-    )
-    cohort = cohort_sizes(num_clients, length, scale.rounds)
-    doubling = participation.Doubling(num_clients // 8, length or 1)
-    policy = participation.Full() if length is None else doubling
-    group = Group(algorithm, policy, len(cohort), 1, ("fine_tune",), ("it",))
-    batch = [*itertools.product(scale.classes, range(scale.seeds))]
-
-    def run() -> dict[str, np.ndarray]:
-        clocks = [srp.clocks.Fixed(srp.clocks.Exponential(1.0))] * len(batch)
-        keys = jnp.stack([jax.random.key(seed) for _, seed in batch])
-        return run_group(
-            group, [0] * len(batch), [data[classes] for classes, _ in batch], clocks, keys
-        )
-
-    name = f"{num_clients} clients " + (
-        "full" if length is None else f"stages of {length}"
-    )
-    arrays = load_or_run(out, name, run)
-    assert (arrays["size"] == cohort).all()
-    rows = []
-    for (classes, seed), scores in zip(batch, arrays["scores/fine_tune"], strict=True):
-        weights = np.asarray(data[classes].test_counts)
-        means = scores @ weights / weights.sum()
-        key = {
-            "clients": num_clients,
-            "classes": classes,
-            "length": length or 0,
-            "seed": seed,
+def train(args: argparse.Namespace, scale: Scale) -> list[dict]:
+    """Run all federations; return a row for each federation, length of stages, seed and round."""
+    sizes = [*itertools.product(scale.clients, (None, *scale.lengths))]
+    variants = {}
+    for num_clients, length in sizes:
+        doubling = participation.Doubling(num_clients // 8, length or 1)
+        variants[f"{num_clients} clients, {length}"] = {
+            "num_clients": num_clients,
+            "participation": participation.Full() if length is None else doubling,
+            "num_rounds": len(cohort_sizes(num_clients, length, scale.rounds)),
         }
-        rows += [
-            key | {"round": r + 1, "size": n, "accuracy": a}
-            for r, (n, a) in enumerate(zip(cohort, means, strict=True))
-        ]
+    options = {
+        "method": "fedrep",
+        "dataset": "digits",
+        "hidden": (32,),
+        "learning_rate": 0.05,
+        "head_epochs": 8,
+        "representation_epochs": 4,
+        "eval_every": 1,
+        "evaluations": "fine_tune",
+    }
+    axes = {"classes_per_client": scale.classes, "seed": range(scale.seeds)}
+    grid = scripts.run_grid(args, variants=variants, axes=axes, options=options)
+    runs = grid.histories_by("variant", *axes)
+    rows = []
+    for num_clients, length in sizes:
+        cohort = cohort_sizes(num_clients, length, scale.rounds)
+        for classes, seed in itertools.product(*axes.values()):
+            (run,) = runs[f"{num_clients} clients, {length}", classes, seed]
+            assert (run.cohort_size == cohort).all()
+            key = {
+                "clients": num_clients,
+                "classes": classes,
+                "length": length or 0,
+                "seed": seed,
+            }
+            rows += [
+                key | {"round": r, "size": n, "accuracy": a}
+                for r, n, a in zip(run.eval_round, cohort, run.mean_accuracy, strict=True)
+            ]
     return rows
 
 
@@ -274,15 +267,13 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map", "results").parse_args(
-        arguments
-    )
-    scale, args.out = SCALES[args.scale], args.out / args.scale
+    parser = scripts.grid_parser(__doc__, SCALES, "runs/stragglers/map")
+    args = parser.parse_args(arguments)
+    scale = SCALES[args.scale]
+    args.out /= args.scale
     results = scripts.results_folder(args)
-    rows: list[dict] = []
-    for num_clients in scale.clients:
-        for length in (None, *scale.lengths):
-            rows += train(scale, num_clients, length, args.out)
+    with scripts.reported_by(parser):
+        rows = train(args, scale)
     frame = pd.DataFrame(rows)
     frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.8f")
     points, factor = speed_ups(rounds_needed(frame), scale)

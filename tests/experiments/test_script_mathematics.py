@@ -136,7 +136,9 @@ def test_exact_rounds_agree_with_the_simulator(method, initial, import_from):
     get = import_from("flanp")
     worlds = get("worlds")
     one = worlds.linear(1, None, num_clients=4, samples=30, dim=3, full_batch=True)
-    run = worlds.CURVES[method].run(one, 1, 25, 25)
+    options = worlds.CURVES[method].options(one, 1, 25, 25)
+    algorithm = options.pop("method")
+    run = srp.simulate(algorithm, options.pop("data"), **options, progress=False)
     found = get("fixed_target").simulate_exact(one, 1, initial, one.local_steps, 25)
     np.testing.assert_allclose(found.elapsed, run.elapsed(), rtol=1e-5)
     np.testing.assert_allclose(
@@ -277,15 +279,14 @@ def test_factors_have_the_bounds_of_the_grid(import_from):
 
 
 def test_an_accuracy_of_table_1_is_the_mean_over_examples_and_the_last_ten_rounds(
-    import_from, monkeypatch
+    import_from,
 ):
     get, rng = import_from("fedrep"), np.random.default_rng(0)
     table, scores = get("rivals_table"), rng.uniform(size=(12, 20))
     count = np.array([0, *rng.integers(1, 9, 19)])  # one client has no test examples
     given = {"accuracies": {"own_head": scores}, "eval_round": [10, *range(20, 31)]}
     run = made_history([], np.ones(30), clients=20, test_count=count, **given)
-    monkeypatch.setattr(table.History, "load", lambda folder: run)
-    found = table.measure(Path("nowhere"), get("rivals").Row("fedrep", "own_head"))
+    found = table.measure(run, table.Row("fedrep", "own_head"), {})
     by_round = 100 * scores[2:] @ count / count.sum()
     expected = {"accuracy": by_round.mean(), "std_of_rounds": by_round.std()}
     expected["worst_tenth"] = 100 * scores[2:, 1:].min(1).mean()  # 1 of 19

@@ -8,28 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments import __main__ as everything
+
 ROOT = Path(__file__).parents[2]
-SMOKE = "--scale smoke --out {out}"
-OWN_WORDS = {
-    "fedavg_representation/steps": f"{SMOKE} --devices 1",
-    "fedrep/table1": f"{SMOKE} --methods fedavg --devices 1 --results {{out}}",
-    "personalization/table": f"{SMOKE} --methods fedavg --seeds 0 --results {{out}}",
-    "srpfl/causes": f"{SMOKE} --seeds 1 --settings code",
-    "srpfl/sweep": f"{SMOKE} --seeds 1 --classes 2 --images 10",
-    **{f"srpfl/figure{number}": f"{SMOKE} --methods fedavg" for number in range(3, 7)},
-    "stragglers/answers": f"{SMOKE} --personalizations FedAvg --results {{out}}",
-    "stragglers/answer_figure": "{out}",
-    "stragglers/answer_tables": "{out}",
-}
-CALLED = ROOT.glob("experiments/*/*.py")
-CALLED = [
-    path
-    for path in CALLED
-    if "__main__" in path.read_text("utf-8") and path.stem != "readme_tables"
-]
-SCRIPTS = sorted(
-    str(path.relative_to(ROOT / "experiments").with_suffix("")) for path in CALLED
-)
+EXPERIMENTS = ROOT / "experiments"
+CALLS = {call.script: call for call in everything.plan("smoke")}
+READERS = ("stragglers/answer_figure", "stragglers/answer_tables")  # of results
 
 
 def not_json(constant):
@@ -41,13 +25,11 @@ def call(path, words, monkeypatch):
     runpy.run_path(str(path), run_name="__main__")
 
 
-@pytest.mark.short("fedavg_representation/figure1", "stragglers/answer_tables")
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_run(script, monkeypatch, tmp_path, capsys):
-    path = (ROOT / "experiments" / script).with_suffix(".py")
-    if script.startswith("stragglers/answer_"):  # reads results
-        shutil.copytree(path.parent / "results", tmp_path, dirs_exist_ok=True)
-    words = OWN_WORDS.get(script, SMOKE).format(out=tmp_path).split()
+@pytest.mark.short("fedavg_representation/figure1")
+@pytest.mark.parametrize("script", CALLS)
+def test_scripts_run(script, monkeypatch, tmp_path):
+    path = (EXPERIMENTS / script).with_suffix(".py")
+    words = CALLS[script].words(tmp_path)
     for _ in range(2):  # at last those that keep their runs have loaded them
         call(path, words, monkeypatch)
     assert any(tmp_path.iterdir())
@@ -56,14 +38,51 @@ def test_scripts_run(script, monkeypatch, tmp_path, capsys):
         for file in tmp_path.glob("*.json")
     }
     assert all(results.values())
-    if script == "stragglers/answer_tables":
-        assert capsys.readouterr().out == 2 * (tmp_path / "grid_tables.md").read_text()
     # The least-norm fit of m < d samples misses 1 - m/d of a head of length 1.
     if script == "fedrep/figure1":
         by_samples = results["figure1"]["results"]["Local only"]["final by samples"]
         assert by_samples["mean"][0] == pytest.approx(1 - 5 / 20, abs=0.05)
     if script == "fedavg_representation/figure1":
         assert results["figure1"]["results"]["D-GD, 1 local update"]["lowest"][-1] > 0.99
+
+
+@pytest.mark.short("stragglers/answer_tables")
+@pytest.mark.parametrize("script", READERS)
+def test_scripts_that_read_results_run(script, monkeypatch, tmp_path, capsys):
+    path = (EXPERIMENTS / script).with_suffix(".py")
+    shutil.copytree(path.parent / "results", tmp_path, dirs_exist_ok=True)
+    call(path, [str(tmp_path)], monkeypatch)
+    if script == "stragglers/answer_tables":
+        assert capsys.readouterr().out == (tmp_path / "grid_tables.md").read_text()
+
+
+def test_every_script_has_a_call():
+    scripts = set()
+    for path in EXPERIMENTS.glob("*/*.py"):
+        if "__main__" in path.read_text("utf-8") and path.stem != "readme_tables":
+            scripts.add(str(path.relative_to(EXPERIMENTS).with_suffix("")))
+    assert scripts == {*CALLS, *READERS}
+
+
+def test_all_scripts_are_one_command_that_goes_on(tmp_path, capsys):
+    words = ["--scale", "smoke", "--out", str(tmp_path)]
+    everything.main([*words, "--dry-run"])
+    minutes = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert len(minutes) == len(CALLS)
+    known = [float(cost) for cost in minutes if cost != "?"]
+    assert known == sorted(known)
+    assert not any(tmp_path.iterdir())
+
+    words += ["--only", "fedrep/figure1_ridge"]
+    everything.main(words)
+    assert "to run" in capsys.readouterr().out
+    assert (tmp_path / "smoke/fedrep/figure1_ridge.json").exists()
+    everything.main(words)
+    assert "finished" in capsys.readouterr().out
+
+    with pytest.raises(SystemExit):
+        everything.main(["--only", "nothing"])
+    assert "--only nothing: no script" in capsys.readouterr().err
 
 
 BENCHMARKS = [
