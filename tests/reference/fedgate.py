@@ -22,8 +22,8 @@ def run(
 ):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
-    `stages[t]` is the stage of round t; step sizes and gammas by stage replace those of `sgd` and `gamma`. Under momentum
-    tau_i is what one gradient in every step would add up to.
+    `stages[t]` is the stage of round t; step sizes and gammas by stage replace those of `sgd` and `gamma`. Under
+    momentum tau_i is what one gradient in every step would add up to.
     """
     zero = combine(np.zeros_like, params)
     tracking, known = [zero for _ in clients], [0] * len(clients)
