@@ -79,6 +79,7 @@ CALLS = {
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     clocks.read_devices: {
         "path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up", "units": {"compute": "1/s"},
+        "client": None,
     },
     clocks.read_times: {"path": "times.csv", "client_names": ["ann", "bob"]},
     clocks.read_availability: {"path": "there.csv", "trace": "t"},

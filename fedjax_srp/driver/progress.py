@@ -27,6 +27,10 @@ from fedjax_srp.results.callbacks import Progress
 # The most important entries come first: a narrow terminal cuts off the end.
 BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
 
+# Seconds; how long the last function of this name was compiled in this process is shown from there on.
+SHOWN_WAIT = 1.0
+_last_wait: dict[str, float] = {}
+
 
 class Bar:
     """The progress bar of a run, and its messages."""
@@ -45,13 +49,18 @@ class Bar:
         """Show the name of a function while it is compiled; that time does not count for the rate."""
         begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
-        self._bar.set_postfix_str(
-            f"compiling the {name[0] if isinstance(name, tuple) else name} ..."
-        )
+        function = name[0] if isinstance(name, tuple) else name
+        text = f"compiling the {function} ..."
+        if function in _last_wait:
+            text += f" (the last one took {_last_wait[function]:.0f} s)"
+        self._bar.set_postfix_str(text)
         try:
             yield
         finally:
-            self._bar.waited += time.perf_counter() - begin
+            wait = time.perf_counter() - begin
+            if wait >= SHOWN_WAIT:  # others came from the cache
+                _last_wait[function] = wait
+            self._bar.waited += wait
             self._bar.set_postfix_str(shown or "", refresh=False)
 
     def resume_after(self, completed: int) -> None:

@@ -67,7 +67,7 @@ def test_letters_that_are_others_are_refused(change, problem, data_dir, monkeypa
     other = records.IMAGES["emnist/letters"]._replace(**change)
     monkeypatch.setitem(records.IMAGES, "emnist/letters", other)
     folder = re.escape(f"{data_dir}/emnist/letters/3.1.0")
-    run = f"delete {folder} and run fedjax-srp data prepare emnist/letters"
+    run = f"delete '{folder}' and run fedjax-srp data prepare emnist/letters"
     with refused(f"{problem}.*; {run}"):
         load("emnist/letters", 2, data_dir=data_dir)
 

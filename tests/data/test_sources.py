@@ -254,7 +254,7 @@ ERRORS = [
     ({"num_clients": None}, "num_clients=None: partition 'iid' needs it; give it, or"),
     (
         {"partition": "iid", "classes_per_client": 5},
-        "classes_per_client: is for partition 'classes' or 'consecutive', but the",
+        "classes_per_client: is for partition 'classes' or 'consecutive' or",
     ),
     (
         {"classes_per_client": 2, "alpha": 1.0},

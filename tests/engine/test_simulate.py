@@ -18,6 +18,7 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp import ClientOutput
+from fedjax_srp.driver import progress
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
@@ -166,6 +167,16 @@ def test_progress_is_shown_on_request(capfd, tmp_path):
     )  # the last one on the grid
     simulate(num_rounds=2)
     assert capfd.readouterr().err == ""
+
+
+def test_a_wait_for_the_compiler_is_estimated_by_the_last_one(capfd, monkeypatch):
+    monkeypatch.setattr(progress, "SHOWN_WAIT", 0.0)
+    monkeypatch.setattr(progress, "_last_wait", {})
+    for i in range(2):
+        new = changed(ALGORITHM, metrics=lambda server, data, i=i: {f"m{i}": server + i})
+        simulate(new, num_rounds=1, progress=True)
+        shown = capfd.readouterr().err
+        assert ("compiling the rounds ... (the last one took " in shown) == (i == 1)
 
 
 # Divergence.
