@@ -57,7 +57,7 @@ tables: .venv/.run ## what pages take from the registry of methods and from comm
 	done
 
 wheel: .venv/.dev ## build the package, and use it in an empty environment outside of this folder
-	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python .ci/wheel.py
+	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python .ci/wheel.py $(ARGS)
 
 coverage: .venv/.dev ## the tests, and which lines of the package none of them runs, in htmlcov
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q --cov --cov-report html $(ARGS)
