@@ -85,7 +85,7 @@ methods = {name: srp.methods.get(name, dataset=data, shared=shared) for name in 
 keys = jax.random.split(jax.random.key(0), 3)
 histories = {
     name: srp.simulate_seeds(
-        method, data, num_rounds=40, eval_every=4, keys=keys, progress=False
+        method, data, num_rounds=40, eval_every=1, keys=keys, progress=False
     )
     for name, method in methods.items()
 }
