@@ -1,4 +1,4 @@
-"""What a base installation has, and what is said where a library of an extra is missing."""
+"""The libraries of a base installation, and the line for a library of an extra that is missing."""
 
 import os
 import subprocess

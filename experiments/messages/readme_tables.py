@@ -80,7 +80,7 @@ def rounds() -> str:
 
 
 def sentence() -> str:
-    """What the study found, in numbers of its file."""
+    """The study's result in a sentence, with numbers of its file."""
     found = results()
     ties = {name: break_even(found, name, share(found, name, "up")) for name in found}
     best = max(ties, key=lambda name: ties[name] if np.isfinite(ties[name]) else 0.0)

@@ -12,7 +12,7 @@ from fedjax_srp.parts.registry import Registry
 
 
 class Layout(NamedTuple):
-    """How one kind of files is recognized and read."""
+    """A kind of files, with functions that recognize and read it."""
 
     about: str  # what the path is and has
     fits: Callable[[Path], bool]

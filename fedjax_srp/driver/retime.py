@@ -64,7 +64,7 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
 
     Raises:
         ValueError: cohorts depend on speeds, other clients take part under one of the clocks, a time limit ended the
-            run, or the clock's times depend on the work of a round.
+            run, its start is charged, or the clock's times depend on the work of a round.
 
     Example:
         >>> import fedjax_srp as srp
@@ -90,6 +90,11 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
         raise ValueError(
             f"history={short(history)}: a time_limit ends it elsewhere under another clock; "
             "train it anew, or without a limit"
+        )
+    if history.start.passes:
+        raise ValueError(
+            f"history={short(history)}: the time of its start depends on the clock; train it anew, "
+            "or with a free start"
         )
     times = simulate(
         Idle(),

@@ -69,7 +69,7 @@ class Coded(FederatedAlgorithm):
     Everything else is the algorithm's: evaluations, which judge the server's model and not a decoded download; the
     gradient that some policies ask for, which is sent whole; charges; and exchanges, whose `shown` part of a state is
     not coded, so that FedAMP and FedPAC look better than a server that knows decoded models. Passes over all clients
-    before the first round are not charged, and not coded.
+    before the first round are not coded.
 
     With up=None and down=None every bit is as without `Coded`. Clients' states in a history are `CodedState`.
 
@@ -296,7 +296,7 @@ class Coded(FederatedAlgorithm):
         return Packet(download, size)
 
     def _known(self, output: ClientOutput, download: PyTree) -> PyTree:
-        """What the server knows of a message: the client's download; of a submodel under a mask, nothing."""
+        """The reference of a message, which the server has too: the client's download; None for a masked submodel."""
         if MESSAGE_SHARE not in output.info:
             return charged(download)
         for argument in ("up", "down"):
@@ -364,7 +364,7 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _signature(node: PyTree) -> Any:
-    """What two trees with arrays of the same structure, shapes and types have in common."""
+    """The structure, shapes and types of a tree, which make it comparable with a reference."""
     leaves, structure = jax.tree.flatten(node)
     return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 

@@ -103,7 +103,7 @@ def largest(p):
 
 
 def nearer(p, reference):
-    """What is subtracted before coding."""
+    """The reference that is subtracted before coding."""
     if np.sum((p - reference) ** 2) < np.sum(p**2):
         return reference
     return np.zeros_like(p)

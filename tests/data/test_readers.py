@@ -432,7 +432,7 @@ def test_texts_of_pfllib(tmp_path):
 
 
 class Harmful:
-    """What a stranger's pickle may hold."""
+    """Values that a stranger's pickle may hold."""
 
     def __reduce__(self):
         return print, ("run!",)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import assert_same_bits
+from reference.small import assert_same_bits, refused
 
 import fedjax_srp as srp
 from fedjax_srp import named_key
@@ -127,3 +127,10 @@ def test_a_random_start_costs_nothing():
         algorithm(start="random"), TASK, clock=RANDOM, key=KEY, **OPTIONS
     )
     assert history.start == (0, 0, 0, 0)
+
+
+def test_a_charged_start_is_not_given_the_times_of_another_clock(charged):
+    with refused("^history=.*start depends on the clock; train it anew"):
+        srp.retime(charged, TASK, "fixed")
+    free = run(charge_start=False)
+    assert srp.retime(free, TASK, "fixed").start.time == 0
