@@ -95,11 +95,11 @@ def built(folder: Path) -> Path:
     return wheel
 
 
-def same(what: str, found: set[str], expected: set[str]) -> None:
+def same(archive: str, found: set[str], expected: set[str]) -> None:
     """Raise a SystemExit that names the files that differ."""
     if found != expected:
         raise SystemExit(
-            f"{what} lacks {sorted(expected - found)[:10]} and has {sorted(found - expected)[:10]} "
+            f"{archive} lacks {sorted(expected - found)[:10]} and has {sorted(found - expected)[:10]} "
             "beside the files that git tracks"
         )
 

@@ -46,11 +46,13 @@ class Codec:
     name: ClassVar[str] = "codec"
     by_entry: ClassVar[bool] = False
 
-    @property
-    def contracts(self) -> bool:
-        """True unless the code of an array may be farther from it than zeros are, on average."""
-        values: Codec | None = getattr(self, "values", None)
-        return values is None or values.contracts
+    def contracts(self, shape: tuple[int, ...], /) -> bool:
+        """True if the code of every array of this shape is nearer to it than zeros are, on average.
+
+        Error feedback needs this; otherwise what it keeps may grow without bound.
+        """
+        del shape
+        return True
 
     def code(self, key: Key, values: Array, /) -> Array:
         """The array that the receiver decodes, of the same shape and type."""
@@ -68,6 +70,10 @@ def whole_bits(shape: tuple[int, ...], dtype: Any) -> int:
 
 def _coded_by(codec: Codec | None, key: Key, values: Array) -> Array:
     return values if codec is None else codec.code(named_key(key, "values"), values)
+
+
+def _contracts_by(codec: Codec | None, kept: int) -> bool:
+    return codec is None or codec.contracts((kept,))
 
 
 def _bits_by(codec: Codec | None, shape: tuple[int, ...], dtype: Any) -> int:
@@ -103,7 +109,15 @@ class Half(Codec):
     def code(self, key: Key, values: Array) -> Array:
         # XLA would cancel a cast there and back
         kind = jnp.finfo(self.kind)
-        rounded = jax.lax.reduce_precision(values, kind.nexp, kind.nmant)
+        wide = values.astype(_wide(values.dtype))
+        rounded = jax.lax.reduce_precision(wide, kind.nexp, kind.nmant)
+        if (
+            self.kind == "float16"
+        ):  # subnormals are multiples of 2^-24, here they became 0
+            is_subnormal = jnp.abs(wide) < 2.0**-14
+            rounded = jnp.where(
+                is_subnormal, jnp.round(wide * 2.0**24) * 2.0**-24, rounded
+            )
         return rounded.astype(values.dtype)
 
     @override
@@ -160,6 +174,18 @@ class Quantized(Codec):
         decoded = jnp.sign(rows) * (level * (scale / levels))
         decoded = decoded.reshape(-1)[: values.size].reshape(values.shape)
         return decoded.astype(values.dtype)
+
+    @override
+    def contracts(self, shape: tuple[int, ...]) -> bool:
+        size = math.prod(shape)
+        if self.bucket is not None:
+            size = min(size, self.bucket)
+        levels = 2 ** (self.bits - 1) - 1
+        if self.scale == "max":
+            # a value errs by (scale / s)^2 / 4 at most, and scale^2 <= |v|^2
+            return size < 4 * levels**2
+        # Alistarh et al., lemma 3.1: min(n / s^2, sqrt(n) / s) |v|^2
+        return size < levels**2
 
     @override
     def num_bits(self, shape: tuple[int, ...], dtype: Any) -> int:
@@ -250,6 +276,10 @@ class TopK(Codec):
         return _with_entries(values, positions, lambda v: _coded_by(self.values, key, v))
 
     @override
+    def contracts(self, shape: tuple[int, ...]) -> bool:
+        return _contracts_by(self.values, _num_kept(self.share, math.prod(shape)))
+
+    @override
     def num_bits(self, shape: tuple[int, ...], dtype: Any) -> int:
         size = math.prod(shape)
         kept = _num_kept(self.share, size)
@@ -279,10 +309,10 @@ class RandomK(Codec):
     values: Codec | None = None
     unbiased: bool = True
 
-    @property
     @override
-    def contracts(self) -> bool:
-        return not self.unbiased and super().contracts
+    def contracts(self, shape: tuple[int, ...]) -> bool:
+        kept = _num_kept(self.share, math.prod(shape))
+        return not self.unbiased and _contracts_by(self.values, kept)
 
     @override
     def code(self, key: Key, values: Array) -> Array:
@@ -357,10 +387,26 @@ class LowRank(Codec):
         for _ in range(self.iterations):
             left, _ = jnp.linalg.qr(times(matrix, right))
             right = times(matrix.T, left)
-        left = _coded_by(self.values, named_key(key, "left"), left)
-        right = _coded_by(self.values, named_key(key, "right"), right)
+
+        def sent(name: str, factor: Array) -> Array:
+            in_type = factor.astype(values.dtype)
+            return _coded_by(self.values, named_key(key, name), in_type).astype(
+                factor.dtype
+            )
+
         # M <- P Q^T
-        return times(left, right.T).reshape(values.shape).astype(values.dtype)
+        return (
+            times(sent("left", left), sent("right", right).T)
+            .reshape(values.shape)
+            .astype(values.dtype)
+        )
+
+    @override
+    def contracts(self, shape: tuple[int, ...]) -> bool:
+        if self._matrix(shape) is None:
+            return _contracts_by(self.values, math.prod(shape))
+        # errors of both factors multiply
+        return self.values is None or isinstance(self.values, Half)
 
     @override
     def num_bits(self, shape: tuple[int, ...], dtype: Any) -> int:
@@ -381,23 +427,14 @@ class ErrorFeedback:
     e_i <- p_i - C(p_i), p_i = message + e_i. It keeps e_i beside its state until it takes part again.
 
     Args:
-        codec: C; it must leave out no more than there is.
+        codec: C; it must leave out less than there is (`Codec.contracts`), or the run is refused when it begins.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> srp.messages.ErrorFeedback(srp.messages.RandomK(0.1))
-        Traceback (most recent call last):
-        ValueError: codec=RandomK(share=0.1): what it leaves out can be more than there is, so that the error grows; \
-give unbiased=False
+        >>> srp.messages.ErrorFeedback(srp.messages.RandomK(0.1, unbiased=False)).codec.share
+        0.1
     """
 
     remedy: ClassVar[str] = "give e.g. srp.messages.ErrorFeedback(srp.messages.Sign())"
 
     codec: Codec
-
-    def __post_init__(self) -> None:
-        if not self.codec.contracts:
-            raise ValueError(
-                f"codec={self.codec!r}: what it leaves out can be more than there is, so that the error grows; "
-                "give unbiased=False"
-            )

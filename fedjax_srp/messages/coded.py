@@ -59,7 +59,8 @@ class Coded(FederatedAlgorithm):
     In every phase the message of each client goes through `up`, its download through `down`, array by array. What is
     coded are changes where messages are models: a part of a message that has structure and shapes of a part of the
     download is sent as its difference from that, or as it is, whichever has the smaller norm; a bit says which. So
-    FedAvg's models are coded as updates, and SCAFFOLD's updates and FedSGD's gradients as they are. Downloads are
+    FedAvg's models are coded as updates, and SCAFFOLD's updates and FedSGD's gradients as they are. FedAsync and L2GD
+    send models in a phase that downloads none, and these are coded whole. Downloads are
     coded in the same way against what this client last received, which makes up for what earlier codes left out. The
     server knows that too. A client begins with the download of the initial state, which comes with the software.
 
@@ -164,9 +165,21 @@ class Coded(FederatedAlgorithm):
                     return charged(output.message)
 
                 shapes = jax.eval_shape(functools.partial(message, phase, download))
+                self._check_feedback(shapes)
                 nothing_left_out = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
                 residuals.append(jax.tree.map(nothing_left_out, shapes))
         return CodedState(own, tuple(residuals), tuple(held))
+
+    def _check_feedback(self, message: PyTree) -> None:
+        """Raise a ValueError if error feedback may grow without bound."""
+        code: Any = self._code
+        for leaf in jax.tree.leaves(message):
+            if _is_shorter(code, leaf) and not code.contracts(leaf.shape):
+                raise ValueError(
+                    f"up={self.up!r}: what {code!r} leaves out of an array of shape {leaf.shape} can be more than "
+                    "there is, so that the error grows; give more bits or a smaller bucket, unbiased=False, plain "
+                    "factors, or no ErrorFeedback"
+                )
 
     @override
     def metrics(self, server: ServerState, data: Any) -> Any:
@@ -247,6 +260,7 @@ class Coded(FederatedAlgorithm):
             own = state.own if output.state is None else output.state
             has_new = output.state is not None or self._down is not None
             state = state._replace(own=own)
+            self._check_submodel(output)
             if self._code is None:
                 return output._replace(state=state if has_new else None)
             known = self._known(output, download)
@@ -297,8 +311,12 @@ class Coded(FederatedAlgorithm):
 
     def _known(self, output: ClientOutput, download: PyTree) -> PyTree:
         """The reference of a message, which the server has too: the client's download; None for a masked submodel."""
+        return None if MESSAGE_SHARE in output.info else charged(download)
+
+    def _check_submodel(self, output: ClientOutput) -> None:
+        """Raise a ValueError for a submodel under a code whose bytes are no share of the whole model's."""
         if MESSAGE_SHARE not in output.info:
-            return charged(download)
+            return
         for argument in ("up", "down"):
             codec = getattr(self, argument)
             if codec is not None and not getattr(codec, "by_entry", False):
@@ -306,7 +324,6 @@ class Coded(FederatedAlgorithm):
                     f"{argument}={codec!r}: {self.name}'s clients send submodels, whose bytes are a share of the whole "
                     "model's; give a code of single values, Quantized or Half"
                 )
-        return None
 
 
 def _replaced(
@@ -468,11 +485,21 @@ def _square(tree: PyTree) -> Array:
     return total
 
 
+def _is_shorter(codec: Codec, leaf: Any) -> bool:
+    """True if the code of an array is shorter than the array, which is sent whole otherwise."""
+    shape = jnp.shape(leaf)
+    dtype = jnp.result_type(leaf)
+    has_code = bool(math.prod(shape)) and _is_float(leaf)
+    return has_code and codec.num_bits(shape, dtype) < whole_bits(shape, dtype)
+
+
 def _coded_unit(codec: Codec, key: Key, unit: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(unit)
     codes = []
     for i, leaf in enumerate(leaves):
-        codes.append(codec.code(jax.random.fold_in(key, i), leaf) if leaf.size else leaf)
+        if _is_shorter(codec, leaf):
+            leaf = codec.code(jax.random.fold_in(key, i), leaf)
+        codes.append(leaf)
     return jax.tree.unflatten(structure, codes)
 
 
@@ -487,8 +514,8 @@ def wire_bytes(codec: Codec, message: PyTree, known: PyTree) -> int:
         for leaf in jax.tree.leaves(unit):
             shape = jnp.shape(leaf)
             dtype = jnp.result_type(leaf)
-            if not math.prod(shape) or not _is_float(leaf):
-                bits += whole_bits(shape, dtype)
-            else:
+            if _is_shorter(codec, leaf):
                 bits += codec.num_bits(shape, dtype)
+            else:
+                bits += whole_bits(shape, dtype)
     return -(-bits // 8)

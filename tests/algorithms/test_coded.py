@@ -293,14 +293,30 @@ class Refused(NamedTuple):
             r"^down=Error.*give Sign\(\)",
         ),
         Refused(lambda: Coded(Coded(small("FedAvg"))), "^algorithm=.*at once"),
-        Refused(lambda: ErrorFeedback(RandomK(0.1)), "^codec=.*unbiased=False"),
-        Refused(lambda: ErrorFeedback(TopK(0.1, RandomK(0.1))), "unbiased=False"),
+        *(
+            Refused(
+                lambda codec=codec: prepared(
+                    Coded(small("FedAvg"), ErrorFeedback(codec)), DATA
+                ),
+                "^up=Error.*the error grows; give",
+            )
+            for codec in (
+                RandomK(0.1),
+                TopK(0.5, RandomK(0.1)),
+                Quantized(2),
+                Quantized(2, scale="l2"),
+                LowRank(1, values=Quantized(8)),
+            )
+        ),
         Refused(
             lambda: prepared(Coded(small("HeteroFL"), TopK(0.1)), DATA),
             "^up=TopK.*heterofl's clients.*Quantized or Half",
         ),
         Refused(
             lambda: prepared(Coded(small("FjORD"), Half(), LowRank(1)), DATA), "^down=Low"
+        ),
+        Refused(
+            lambda: prepared(Coded(small("HeteroFL"), down=TopK(0.1)), DATA), "^down=TopK"
         ),
         Refused(
             lambda: prepared(

@@ -134,6 +134,8 @@ def test_signs_halves_and_the_l1_scale_are_those_of_numpy():
     values = np.asarray(MATRIX)
     expected = np.where(values >= 0, 1, -1) * np.abs(values).mean()
     np.testing.assert_allclose(coded(Sign(), values), expected, rtol=1e-6)
+    tiny = np.array([3e-5, -6e-8, 2e-8, 6.2e-5], np.float32)  # subnormals of float16
+    values = np.concatenate([values.reshape(-1), tiny])
     for kind, dtype in (("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)):
         rounded = values.astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(coded(Half(kind), values), rounded)
@@ -147,6 +149,29 @@ def test_low_rank_is_exact_for_such_matrices_and_near_the_truncated_decompositio
     best = np.sqrt((np.linalg.svd(kernel, compute_uv=False)[2:] ** 2).sum())
     code = coded(LowRank(2, iterations=4), kernel.reshape(4, 5, 9)).reshape(20, 9)
     assert np.linalg.norm(code - kernel) < 1.02 * best
+
+
+def test_factors_have_the_type_of_the_array():
+    kernel = jax.random.normal(KEY, (40, 30), jnp.bfloat16)
+    code = LowRank(2).code(KEY, kernel)
+    as_wide = LowRank(2).code(KEY, kernel.astype(jnp.float32)).astype(jnp.bfloat16)
+    assert (code != as_wide).any()  # rounded factors
+
+
+@pytest.mark.parametrize(
+    "codec", [Quantized(2), Quantized(2, scale="l2"), Quantized(3, bucket=16)], ids=repr
+)
+@pytest.mark.parametrize("size", [2, 8, 400, 10_000])
+def test_codes_that_contract_are_nearer_than_zeros(codec, size):
+    errors = []
+    for seed in range(20):
+        values = jax.random.normal(jax.random.key(seed), (size,))
+        error = coded(codec, values) - np.asarray(values)
+        errors.append(np.sum(error**2) / np.sum(np.asarray(values) ** 2))
+    if codec.contracts((size,)):
+        assert np.mean(errors) < 1
+    if np.mean(errors) > 1:
+        assert not codec.contracts((size,))
 
 
 def test_a_text_gives_the_codec_of_its_constructor():
