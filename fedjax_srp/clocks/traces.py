@@ -15,6 +15,7 @@ import math
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -376,9 +377,9 @@ def _devices(
     if client is None:
         return devices
     names = [str(row.get(client, "")).strip() for row in rows]
-    for name in names:
+    for name, number in Counter(names).items():
         _require(name, f"a device has no name in column {client!r}")
-        _require(names.count(name) == 1, f"client {name!r} has two devices; keep one")
+        _require(number == 1, f"client {name!r} has two devices; keep one")
     return devices._replace(names=np.array(names))
 
 
@@ -695,7 +696,7 @@ def _assign(traces: Any, num_clients: int, seed: int) -> Any:
 
 def _of(traces: Any, client_names: Sequence[str] | None, remedy: str) -> Any:
     if traces.names is None:
-        raise ArgumentError("names", None, "is what these devices have", remedy)
+        raise ArgumentError("names", None, "has no names of devices", remedy)
     remedy = "give each client of data.client_names a measured device"
     places = places_of("names", traces.names, list(traces.names), client_names, remedy)
     return _taken(traces, places)

@@ -143,7 +143,8 @@ def from_arrays(
     if has_channels_first(inputs_train.shape[1:]):
         warnings.warn(
             f"x_train: examples of shape {inputs_train.shape[1:]} look like images with "
-            "their channels first, but models take them last; give np.moveaxis(x, 1, -1)",
+            "their channels first, but models take them last; give np.moveaxis(x, 1, -1) "
+            "if they are",
             stacklevel=3,
         )
     padded_train, counts_train = pad(rows_train)
@@ -168,7 +169,10 @@ def from_arrays(
 
 
 def has_channels_first(shape: tuple[int, ...]) -> bool:
-    """Return True for (1, H, W), (3, H, W) and (4, H, W) of 8 x 8 or more: no other layout has such shapes."""
+    """Return True for (1, H, W), (3, H, W) and (4, H, W) of 8 x 8 or more.
+
+    Signals of shape (1, steps, channels) look alike.
+    """
     if len(shape) != 3:
         return False
     return shape[0] in CHANNELS and shape[2] not in CHANNELS and min(shape[1:]) >= 8

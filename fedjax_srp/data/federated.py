@@ -49,8 +49,8 @@ class FederatedData:
             Transformations drop them.
         client_names: the user of each client, as text, where the clients are users of the
             data set; else None. Transformations drop them.
-        class_names: what class 0, 1, ... was called, where a reader numbered the labels
-            of a file; else None. Transformations drop them.
+        class_names: the label of class 0, 1, ... in the file, as text, where a reader
+            numbered the labels; else None. Transformations drop them.
     """
 
     remedy: ClassVar[str] = "give srp.data.load(name, ...), or srp.data.from_arrays(...)"

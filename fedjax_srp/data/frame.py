@@ -43,12 +43,13 @@ def from_frame(
         frame: the table.
         num_clients: as in `load`; optional with `user`.
         user: column of users, integers or texts, each of whom is a client.
-        label: column of labels, integers or texts; `data.class_names` has them.
+        label: column of labels, integers or texts; `data.class_names` has them where they
+            were renumbered or converted.
         features: columns of numbers or flags, in this order; or one column of texts,
             which become tokens. None for all other columns.
         split: column of "train" and "test". None to hold out a share of each user's rows.
         test_fraction: this share, or that of each class without `user`. None for 0.2.
-        partition: as in `load`.
+        partition: a name of a partition, as in `load`.
         seed: of partition and held-out rows.
         name: of the data set in results.
         scale: as in `from_arrays`.

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.rows import LayoutError, Rows, of_clients, raw_arrays, reading
+from fedjax_srp.parts.libraries import needed_by
 
 _LAYOUT = "a layout of HDF5, groups train/<client> and test/<client> of arrays x and y"
 SUFFIXES = (".h5", ".hdf5")
@@ -54,13 +55,8 @@ def read(path: Path) -> RawArrays:
 
 def _read(name: Path, path: Path, groups: tuple[str, ...], kind: str) -> Rows | None:
     """Return the rows of the first of these groups that a file has; "" is the file itself."""
-    try:
+    with needed_by(f"name={str(name)!r}", "h5py, or write an .npz file where it is"):
         import h5py  # pyright: ignore[reportMissingImports] (not required)
-    except ImportError as error:
-        raise ValueError(
-            f"name={str(name)!r}: HDF5 files need h5py, which is not installed; run pip "
-            "install h5py, or write an .npz file where it is"
-        ) from error
     with reading(name, path, _LAYOUT), h5py.File(path, "r") as file:
         for group in groups:
             if group in file or not group:

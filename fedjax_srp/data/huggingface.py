@@ -61,7 +61,7 @@ def from_huggingface(
         test_fraction: without a test split, the share of each user's examples, or else of
             each class, to test on; drawn at random and rounded, but at least one example
             of two or more.
-        partition: as in `load`.
+        partition: a name of a partition, as in `load`.
         seed: of partition and test split.
         name: of the data set in results.
         scale: as in `from_arrays`.

@@ -43,7 +43,7 @@ def read(folder: Path) -> RawArrays:
     parts: dict[str, Rows] = {}
     with reading(folder, folder, _LAYOUT):
         for match in found:
-            prefix, split, rest, axes, _ = match.groups()
+            prefix, split, rest, axes, suffix = match.groups()
             kind = "train" if split == "train" else "test"
             if kind in parts:
                 names = sorted(other.group() for other in found)
@@ -52,7 +52,7 @@ def read(folder: Path) -> RawArrays:
                 )
             labels = rest.replace("images", "labels").replace(f"idx{axes}", "idx1")
             x = _read(folder, root / match.group())
-            y = _read(folder, _plain_or_compressed(root / f"{prefix}{split}{labels}"))
+            y = _read(folder, _of_labels(root / f"{prefix}{split}{labels}", suffix or ""))
             if y.ndim != 1 or len(x) != len(y):
                 raise LayoutError(
                     f"{match.group()} has {len(x)} images, and labels have shape {y.shape}; "
@@ -65,8 +65,13 @@ def read(folder: Path) -> RawArrays:
         return raw_arrays(parts["train"], parts["test"])
 
 
-def _plain_or_compressed(path: Path) -> Path:
-    return path if path.exists() else path.with_name(f"{path.name}.gz")
+def _of_labels(path: Path, suffix: str) -> Path:
+    """Return the file of labels, plain or compressed; if there is none, with the suffix of the images."""
+    compressed = path.with_name(f"{path.name}.gz")
+    for file in (path, compressed):
+        if file.exists():
+            return file
+    return path.with_name(f"{path.name}{suffix}")
 
 
 def _read(folder: Path, path: Path) -> np.ndarray:

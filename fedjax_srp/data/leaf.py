@@ -67,7 +67,9 @@ def read(folder: Path) -> RawArrays:
     origin = [*files["train"], *files["test"]]
     faces = _root(folder) / _FACES
     if faces.is_dir():
-        origin.append(faces)
+        origin.extend(
+            path for path in faces.iterdir() if _IMAGE_FILE.fullmatch(path.name)
+        )
     arrays = dict(cached(_root(folder), "leaf", origin, lambda: _decode(files)))
     class_names = arrays.pop("class_names", None)
     raw = RawArrays(**arrays)  # pyright: ignore[reportArgumentType]

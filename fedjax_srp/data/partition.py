@@ -256,8 +256,13 @@ def lognormal_classes(
 
     `mean_examples` is the mean number of training examples, up to rounding; None takes
     the most that the scarcest class allows. Clients below `min_examples` are raised to
-    it, and the others have less.
+    it, or to the next multiple of `classes_per_client`, and the others have less.
     """
+    if mean_examples is not None and mean_examples < (min_examples or 0):
+        raise ValueError(
+            f"mean_examples={mean_examples}: is less than min_examples={min_examples}; "
+            "choose a larger mean_examples or a smaller min_examples"
+        )
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     rng_classes, rng_sizes, rng_train, rng_test = _generators(
         seed, "classes", "sizes", "train", "test"
@@ -268,12 +273,13 @@ def lognormal_classes(
     sizes_train = class_sizes(y_train, classes)
     sizes_test = class_sizes(y_test, classes)
     wanted = math.inf if mean_examples is None else mean_examples
+    least = max(1, math.ceil((min_examples or 0) / classes_per_client))  # of each class
 
     def counts(largest: float) -> np.ndarray:
         """Return numbers of training examples where the largest client has `largest`."""
-        sizes = np.maximum(largest * weights, min_examples or 0)
-        per_class = np.maximum(np.rint(sizes / classes_per_client), 1).astype(np.int64)
-        return is_owner * per_class[:, None]
+        sizes = largest * weights
+        per_class = np.maximum(np.rint(sizes / classes_per_client), least)
+        return is_owner * per_class.astype(np.int64)[:, None]
 
     def fits(largest: float) -> bool:
         given = counts(largest)

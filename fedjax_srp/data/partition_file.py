@@ -26,6 +26,7 @@ from fedjax_srp.parts.files import open_file, read_text
 
 _SUFFIXES = (".csv", ".json", ".pkl")
 _SPLITS = ("train", "test")
+_VALIDATION = "val"  # as in FL-bench: trained on
 _LAYOUT = "a layout of srp.data.read_partition: .csv with columns client,split,row, .json or .pkl"
 
 
@@ -61,10 +62,12 @@ def read_partition(path: str | Path) -> PartitionFile:
               [2]}, ...}`.
             - .csv with columns `client,row`, or .json `{"ann": [0, 4], ...}` or a list of
               lists: rows of training examples. `test` is empty then, and `load` holds out a
-              fifth of each client's rows for tests.
+              fifth of each client's rows for tests, or `test_fraction`.
             - .pkl of FL-bench, `{"data_indices": [{"train": ..., "test": ...}, ...], ...}`;
-              also as .json. Nothing in a pickle is run. Rows for validation are added to
-              those for training.
+              also as .json. Nothing in a pickle is run.
+
+            Rows for validation, under "val" beside "train" and "test", are added to those for
+            training.
 
     Raises:
         ValueError: a file of another layout; a client without training or test rows.
@@ -111,11 +114,13 @@ def read_partition(path: str | Path) -> PartitionFile:
     return PartitionFile(numbers["train"], numbers.get("test", {}), is_of_all)
 
 
-def with_tests(found: PartitionFile) -> PartitionFile:
-    """Hold out a fifth of each client's rows for tests; refuse clients of one row."""
+def with_tests(found: PartitionFile, fraction: float | None) -> PartitionFile:
+    """Hold out a share of each client's rows for tests, a fifth by default; refuse clients of one row."""
+    if fraction is None:
+        fraction = TEST_FRACTION
     parts: list[dict[str, np.ndarray]] = [{}, {}]
     for client, rows in found.train.items():
-        is_test = draw_test_rows(np.zeros(len(rows)), TEST_FRACTION, seed=0)
+        is_test = draw_test_rows(np.zeros(len(rows)), fraction, seed=0)
         if not is_test.any():
             raise ValueError(
                 f"partition: client {client!r} has one row and the file no test rows; give "
@@ -138,6 +143,9 @@ def _of_csv(text: str) -> dict[str, dict[str, list[int]]]:
     columns = [column.strip().lower() for column in lines.fieldnames or ()]
     if not {"client", "row"} <= set(columns):
         raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+    named = [column for column in columns if column]
+    if len({*named}) < len(named):
+        raise ValueError(f"two of its columns {', '.join(columns)} have one name")
     lines.fieldnames = columns
     parts: dict[str, dict[str, list[int]]] = {"train": {}, "test": {}}
     for number, line in enumerate(lines, start=2):
@@ -160,10 +168,22 @@ def _of_json(content: Any) -> dict[str, dict[str, Any]]:
         if any(isinstance(own, Mapping) for own in found.values()):
             return _by_client(found)
         return {"train": found, "test": {}}
+    _check_splits("it", found)
     parts = {kind: _named(found[kind]) for kind in _SPLITS}
+    for client, own in _named(found.get(_VALIDATION, {})).items():
+        parts["train"][client] = [*parts["train"].get(client, ()), *own]
     if not parts["test"]:
         raise ValueError("no client has test rows")
     return parts
+
+
+def _check_splits(owner: str, found: Any) -> None:
+    """Refuse keys that are no split, whose rows would be lost."""
+    others = {*found} - {*_SPLITS, _VALIDATION}
+    if others:
+        raise ValueError(
+            f"{owner} has {short(sorted(map(str, others)))} beside train, test and val"
+        )
 
 
 def _named(clients: Any) -> dict[str, Any]:
@@ -179,7 +199,8 @@ def _by_client(clients: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
     """Return the rows of clients that are dicts of train, test and perhaps val, as in FL-bench."""
     parts: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
     for client, own in clients.items():
-        train = [*own["train"], *own.get("val", ())]
+        _check_splits(f"client {client!r}", own)
+        train = [*own["train"], *own.get(_VALIDATION, ())]
         parts["train"][str(client)] = train
         parts["test"][str(client)] = own["test"]
     return parts

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_srp.data import pickles
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.rows import LayoutError, of_clients, raw_arrays, reading, sort_key
+from fedjax_srp.data.rows import LayoutError, of_clients, raw_arrays, reading
 from fedjax_srp.parts.files import open_file, read_text
 
 _LAYOUT = "PFLlib's layout, train/0.npz and test/0.npz of an entry data"
@@ -31,10 +31,7 @@ def read(folder: Path) -> RawArrays:
     parts = []
     for kind in ("train", "test"):
         clients = {}
-        files = sorted(
-            folder.glob(f"{kind}/[!.]*.npz"), key=lambda path: sort_key(path.stem)
-        )
-        for path in files:
+        for path in sorted(folder.glob(f"{kind}/[!.]*.npz")):
             with reading(folder, path, _LAYOUT), open_file(path) as file:
                 clients[path.stem] = _columns(pickles.load_npz(file))
         with reading(folder, folder / kind, _LAYOUT):
@@ -45,7 +42,7 @@ def read(folder: Path) -> RawArrays:
         with reading(folder, config, _LAYOUT):
             num_classes = _num_classes(json.loads(read_text(config)))
     with reading(folder, folder, _LAYOUT):
-        return raw_arrays(*parts, num_classes=num_classes)
+        return raw_arrays(*parts, num_classes=num_classes, has_channels_last=True)
 
 
 def _num_classes(config: Any) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Callable
@@ -119,7 +120,12 @@ class _Reader(pickle.Unpickler):
 
 def load(file: BinaryIO) -> Any:
     """Return what a pickle holds, or raise an error of wrong content; nothing in it is run."""
-    return _plain(_Reader(file).load(), {})
+    content = file.read()
+    for operation, argument, _ in pickletools.genops(content):
+        # the unpickler reserves memory for all entries before this one
+        if "PUT" in operation.name and (argument or 0) > len(content):
+            raise UnpicklingError(f"its memo has an entry {argument}")
+    return _plain(_Reader(io.BytesIO(content)).load(), {})
 
 
 def load_npz(file: BinaryIO) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rows of files, and the one way from these to the arrays that are divided among clients.
 
 A reader is a function of a path that finds rows, by client or in columns, and gives them
-to `raw_arrays`. There labels become class numbers, and whose they were is kept in
+to `raw_arrays`. There labels become class numbers, and what they were is kept in
 `class_names`; images get their channels at the end; users become numbers or texts.
 """
 
@@ -40,6 +40,7 @@ _DAMAGE = (
     zlib.error,
     zipfile.BadZipFile,
     pickle.UnpicklingError,
+    RuntimeError,  # an encrypted archive; NotImplementedError of an unknown compression
 )
 _SEVERAL = (
     "give one label a row; of several labels, train on one column, y[:, k], or write a "
@@ -59,6 +60,10 @@ class LayoutError(ValueError):
     """A sound file whose content is refused: one line without the file's name, with the remedy."""
 
 
+class _UnreadableError(ValueError):
+    """A file that cannot be read: the finished line of `reading`."""
+
+
 @contextlib.contextmanager
 def reading(
     name: Path, file: Path, layout: str, argument: str = "name"
@@ -70,17 +75,19 @@ def reading(
         where += f": {inside.as_posix()}"
     try:
         yield
+    except _UnreadableError:  # of a block inside this one
+        raise
     except LayoutError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise _UnreadableError(f"{where}: {error}") from None
     except FileNotFoundError as error:
-        raise ValueError(
+        raise _UnreadableError(
             f"{where} is missing; copy it again, or give another path"
         ) from error
     except (*_DAMAGE, *MALFORMED, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, LookupError):
             reason = repr(error)
-        raise ValueError(
+        raise _UnreadableError(
             f"{where} is damaged or is not in {layout} ({reason}); copy or write it again"
         ) from error
 
@@ -170,7 +177,10 @@ def _form(x: np.ndarray) -> tuple[tuple[int, ...], str]:
 
 
 def raw_arrays(
-    train: Rows, test: Rows | None, num_classes: int | None = None, **metadata: Any
+    train: Rows,
+    test: Rows | None,
+    num_classes: int | None = None,
+    has_channels_last: bool = False,
 ) -> RawArrays:
     """Return the arrays of rows, with labels numbered 0, 1, ... and channels at the end.
 
@@ -178,7 +188,7 @@ def raw_arrays(
         train: rows for training; all rows where `test` is None.
         test: rows for tests.
         num_classes: where the files say it; then integers are class numbers.
-        **metadata: further fields of `RawArrays`.
+        has_channels_last: the channels are at the end already, whatever the shape.
     """
     is_split = test is not None
     if test is None:
@@ -194,17 +204,21 @@ def raw_arrays(
     y_train, y_test, class_names = numbered(train.y, test.y, num_classes)
     if class_names is not None:
         num_classes = len(class_names)
+    x_train = train.x
+    x_test = test.x
+    if not has_channels_last:
+        x_train = channels_last(x_train)
+        x_test = channels_last(x_test)
     return RawArrays(
-        channels_last(train.x),
+        x_train,
         y_train,
-        channels_last(test.x),
+        x_test,
         y_test,
         users_train,
         users_test,
         class_names=class_names,
         is_split=is_split,
         num_classes=num_classes,
-        **metadata,
     )
 
 
@@ -352,7 +366,7 @@ def _is_plain_integer(text: str) -> bool:
 def _of_one_kind(name: str, labels: np.ndarray) -> np.ndarray:
     """Return integers, floats or texts; refuse missing labels and a mix."""
     if labels.dtype.kind == "b":
-        return labels.astype(int if labels.ndim > 1 else str)
+        return _of_flags(labels)
     if labels.dtype.kind in "iuf":
         return labels
     entries = labels.ravel().tolist()
@@ -371,11 +385,18 @@ def _of_one_kind(name: str, labels: np.ndarray) -> np.ndarray:
         if any("\0" in text for text in entries):
             raise LayoutError(f"{name}: a label has a NUL; remove it")
         return texts.reshape(labels.shape)
+    if kinds == {"bool"}:
+        return _of_flags(labels)
     if kinds <= {"int", "bool"} or kinds <= {"int", "float"}:
         return np.array(entries).reshape(labels.shape)
     raise LayoutError(
         f"{name}: labels are of types {', '.join(sorted(kinds))}; give integers or texts"
     )
+
+
+def _of_flags(labels: np.ndarray) -> np.ndarray:
+    """Return flags as texts, and those of several columns, which may be one-hot, as integers."""
+    return labels.astype(bool).astype(int if labels.ndim > 1 else str)
 
 
 def _whole(name: str, labels: np.ndarray) -> np.ndarray:
@@ -399,7 +420,13 @@ def check_columns(raw: RawArrays) -> None:
         x = as_array(f"x_{kind}", getattr(raw, f"x_{kind}"))
         y = as_array(f"y_{kind}", getattr(raw, f"y_{kind}"))
         users = getattr(raw, f"users_{kind}")
-        check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
+        labels = check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
+        largest = labels.max(initial=-1)
+        if raw.class_names is not None and largest >= len(raw.class_names):
+            raise ValueError(
+                f"class_names: has {len(raw.class_names)} names, and y_{kind} the label "
+                f"{largest}; give a name for each class"
+            )
         if users is None:
             continue
         users = as_array(f"users_{kind}", users)

@@ -139,7 +139,7 @@ def load(
     *,
     classes_per_client: int | None = None,
     shards_per_client: int | None = None,
-    partition: str | None = None,
+    partition: str | Path | None = None,
     alpha: float | None = None,
     min_examples: int | None = None,
     sigma: float | None = None,
@@ -173,7 +173,9 @@ def load(
             partition "shards".
         partition: "classes", "shards", "consecutive", "dirichlet", "lognormal",
             "lognormal_classes", "natural" or "iid", see `fedjax_srp.data.partition`; or
-            the path of a .csv, .json or .pkl file, see `read_partition`. Default: follows
+            the path of a .csv, .json or .pkl file, see `read_partition`; for data without
+            test examples of their own its rows, also those for tests, count from 0
+            through all examples, in the order of the files. Default: follows
             from the given arguments (classes_per_client, with examples_per_class or
             sigma, shards_per_client, alpha, sigma), else "natural" if the data set has
             users, else "iid".
@@ -197,7 +199,8 @@ def load(
             tested on.
         test_fraction: for data without test examples of their own, such as UCI HAR: the
             share of each user's examples, or else of each class, to test on; the same
-            ones for every seed. None for 0.2.
+            ones for every seed. With a partition from a file that lists no test rows:
+            the share of each client's rows. None for 0.2.
         validation: for tuning: test on this share of each client's training examples
             instead of the test data; e.g. 0.2, see `holdout`. None for the test data.
         seed: of the partition and of held-out data. The data set's own split into
@@ -215,7 +218,11 @@ def load(
         20
     """
     name, raw = _read(str(name), records.data_folder(data_dir))
-    raw = split_off_tests(raw, test_fraction)
+    if partition is not None:
+        partition = str(partition)
+    is_from_file = partition is not None and is_partition_file(partition)
+    if not is_from_file:  # whose rows are those of the whole data set
+        raw = split_off_tests(raw, test_fraction)
     check_columns(raw)
     if classes is not None:
         raw = keep_classes(raw, classes)
@@ -230,13 +237,15 @@ def load(
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,
     }
-    if partition is not None and is_partition_file(partition):
+    if partition is not None and is_from_file:
         if classes is not None:
             raise ValueError(
                 f"classes: partition={partition!r} has row numbers of the whole data set; "
                 "leave one of them out"
             )
-        raw, kind, parts, client_names = _from_file(raw, partition, num_clients, division)
+        raw, kind, parts, client_names = _from_file(
+            raw, partition, num_clients, test_fraction, division
+        )
     else:
         kind, parts = make_partition(raw, partition, num_clients, seed, division)
         client_names = names_of_users(raw, parts) if kind == "natural" else None
@@ -270,7 +279,11 @@ def load(
 
 
 def _from_file(
-    raw: RawArrays, path: str, num_clients: int | None, division: Mapping[str, Any]
+    raw: RawArrays,
+    path: str,
+    num_clients: int | None,
+    test_fraction: float | None,
+    division: Mapping[str, Any],
 ) -> tuple[RawArrays, str, Partition, tuple[str, ...]]:
     """Return the data, their partition from a file, its name, and the names of clients."""
     for argument, value in division.items():
@@ -285,13 +298,19 @@ def _from_file(
             f"num_clients={num_clients}: partition={path!r} has {len(found.train)} "
             "clients; leave num_clients out"
         )
-    if found.is_of_all:
+    if test_fraction is not None and found.test:
+        raise ValueError(
+            f"test_fraction={test_fraction}: partition={path!r} lists test rows; leave "
+            "test_fraction out"
+        )
+    if found.is_of_all and raw.is_split:
         x = np.concatenate([raw.x_train, raw.x_test])
         y = np.concatenate([raw.y_train, raw.y_test])
         raw = raw._replace(x_train=x, x_test=x, y_train=y, y_test=y)
-    if not found.test:
+    if not raw.is_split or not found.test:
         raw = raw._replace(x_test=raw.x_train, y_test=raw.y_train)
-        found = with_tests(found)
+    if not found.test:
+        found = with_tests(found, test_fraction)
     rows = []
     for kind, of_clients, num_rows in (
         ("train", found.train, len(raw.y_train)),

@@ -56,7 +56,7 @@ def open_file(path: Path, largest: int | None = None) -> Iterator[io.BufferedRea
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno is not None:  # else a text of its own
             error.filename = os.fspath(path)
         raise
     finally:

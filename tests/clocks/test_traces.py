@@ -115,7 +115,7 @@ def test_clients_get_their_own_devices_by_name(tmp_path):
         devices.of(("1", "10", "2"))
     with refused("client_names=None is None: the data have no names"):
         devices.of(None)
-    with refused("names=None .*read_devices.*client=COLUMN"):
+    with refused("names=None has no names of devices; .*read_devices.*client=COLUMN"):
         read_devices(write(tmp_path, content)).of(("1",))
     for rows, words in {"1,5,1\n1,6,1": "'1' has two devices", ",5,1": "no name"}.items():
         with refused(words):

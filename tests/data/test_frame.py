@@ -58,6 +58,24 @@ def test_a_frame_without_a_split():
     assert (divided.num_clients, divided.example_shape) == (2, (1,))
 
 
+def test_the_seed_of_a_frame_draws_its_test_rows():
+    frame = table().drop(columns="part")
+    tests = []
+    for seed in (0, 1, 2, 0):
+        data = from_frame(frame, user="clinic", label="outcome", seed=seed)
+        tests.append(np.sort(np.asarray(data.x_test), axis=0).tolist())
+    assert tests[0] == tests[3]
+    assert tests[0] != tests[1] or tests[0] != tests[2]
+
+
+def test_flags_as_labels_of_a_frame():
+    """pandas has flags as objects where a cell was empty."""
+    flags = pd.Series([True, False, None, *[True] * 10], dtype=object).dropna()
+    data = from_frame(table(outcome=flags.to_numpy()), **COLUMNS)
+    assert data.class_names == ("False", "True")
+    assert data.y_train.tolist() == [1, 0, 1, *[1] * 6]
+
+
 def test_the_texts_of_a_frame():
     frame = table(text=["good day"] * 11 + ["bad news"])
     data = from_frame(frame, **COLUMNS, features="text")
@@ -174,6 +192,8 @@ def test_partitions_of_csv_and_json(kind, tmp_path):
     "content",
     [
         {"train": [[0, 1], [2]], "test": [[3], [4]]},
+        {"train": [[0], [2]], "val": [[1], []], "test": [[3], [4]]},
+        {"train": {"0": [0]}, "val": {"1": [2], "0": [1]}, "test": {"0": [3], "1": [4]}},
         [{"train": [0], "val": [1], "test": [3]}, {"train": [2], "test": [4]}],
         {"1": {"train": [2], "test": [4]}, "0": {"train": [0, 1], "test": [3]}},
     ],
@@ -249,6 +269,18 @@ WRONG_FILES = {
     "h.csv": (
         "client,row\nann,3\n",
         "client 'ann' has one row and the file no test rows",
+    ),
+    "j.csv": (
+        "client,row,Row\nann,3,4\n",
+        "two of its columns client, row, row have one name",
+    ),
+    "n.json": (
+        '{"train": {"a": [0]}, "valid": {"a": [1]}, "test": {"a": [2]}}',
+        r"it has \['valid'\] beside train, test and val",
+    ),
+    "o.json": (
+        '{"a": {"train": [0], "test": [2], "extra": [1]}}',
+        r"client 'a' has \['extra'\] beside train, test and val",
     ),
     "i.csv": ('client,row\n"ann,1\n', "is damaged .*unexpected end of data"),
     "l.json": ("3", "is damaged .*it has 3 in place of clients"),

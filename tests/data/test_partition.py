@@ -395,7 +395,7 @@ def test_lognormal_classes_as_in_the_femnist_of_fedrep():
     )
     sizes = np.array(list(map(len, split.train)))
     assert abs(sizes.mean() - 148) < 1
-    assert sizes.min() >= 50 - 1.5  # rounded by class
+    assert sizes.min() == 51  # the same number of three classes
     logs = np.sort(np.log(sizes))
     upper = logs[-75:] - np.median(logs)  # half of a normal distribution
     assert abs(np.sqrt((upper**2).mean()) - 0.6) < 4 * 0.6 / np.sqrt(2 * 75)
@@ -413,8 +413,14 @@ def test_lognormal_classes_fill_the_scarcest_class_and_refuse_more():
     split = divided(partition.lognormal_classes, y, y, 6, 2, 0.3, seed=1)
     used = np.bincount(y[np.concatenate(split.train)])
     assert 84 <= used[1] <= 90
+    split = divided(partition.lognormal_classes, y, y, 3, 2, 2.0, seed=1, min_examples=49)
+    assert min(map(len, split.train)) == 50
     for options, words in (
         ({"mean_examples": 100}, "mean_examples=100"),
+        (
+            {"mean_examples": 20, "min_examples": 21},
+            "mean_examples=20: is less than min_examples=21; choose a larger",
+        ),
         ({"min_examples": 200}, "min_examples=200"),
     ):
         with refused(words):

@@ -90,6 +90,36 @@ def test_uci_har(tmp_path):
     assert_array_equal(load(tmp_path, seed=4).x_test, data.x_test)
 
 
+def test_a_partition_of_data_without_tests_counts_all_their_rows(tmp_path):
+    """Rows 0..7 are those of train, 8..11 those of test, wherever the partition puts them."""
+    folder = write_har(tmp_path / "har")
+    first = np.array([1, 3] * 4 + [2] * 4) + 0.25
+    second = -np.array([*range(1, 9), *range(1, 5)]) / 10
+    x = np.stack([first, second], axis=1)
+    for suffix in ("json", "pkl"):
+        parts = tmp_path / f"parts.{suffix}"
+        content = {"a": {"train": [11, 0], "test": [7]}, "b": {"train": [2], "test": [9]}}
+        parts.write_text(json.dumps(content))
+        if suffix == "pkl":
+            parts.write_bytes(pickle.dumps({"data_indices": [*content.values()]}))
+        data = load(folder, partition=parts)
+        assert data.options["partition"] == str(parts)
+        for client, own in enumerate(content.values()):
+            for kind, rows in own.items():
+                assert_allclose(examples(data, client, kind)[0], x[rows], rtol=1e-6)
+        with refused("test_fraction=0.5: partition=.* lists test rows; leave test_frac"):
+            load(folder, partition=parts, test_fraction=0.5)
+    lists = tmp_path / "lists.json"
+    lists.write_text('{"a": [0, 2, 4, 11], "b": [1, 3, 10, 7]}')
+    half = load(folder, partition=lists, test_fraction=0.5)
+    for client, own in enumerate(([0, 2, 4, 11], [1, 3, 10, 7])):
+        found = [examples(half, client, kind)[0] for kind in ("train", "test")]
+        assert [len(part) for part in found] == [2, 2]
+        assert_allclose(
+            sorted(np.concatenate(found).tolist()), sorted(x[own].tolist()), rtol=1e-6
+        )
+
+
 def write_signals(folder):
     """Write the nine signals of three steps: row i of signal s has s + i / 8 at each step."""
     write_har(folder)
@@ -221,6 +251,8 @@ def test_wrong_files_of_idx(tmp_path):
         images.write_bytes(content)
         with refused(r"mine': train-images-idx3-ubyte.gz is damaged .*; copy or write"):
             load(folder, 2)
+    with refused(r"^(?!.*damaged.*damaged).*train-images-idx3-ubyte.gz is damaged"):
+        load(folder, 2)
     images.write_bytes(gzip.compress(idx(IMAGES[:5])))
     with refused(
         r"train-images-idx3-ubyte.gz has 5 images, and labels have shape \(6,\)"
@@ -236,6 +268,16 @@ def test_wrong_files_of_idx(tmp_path):
         path.rename(folder / path.name)
     with refused(r"has several sets, emnist-digits-t10k.*; give a folder with one"):
         load(folder, 2)
+
+
+def test_a_missing_file_of_labels_is_named_as_its_images(tmp_path):
+    for packed, end in ((True, r"ubyte\.gz"), (False, "ubyte")):
+        folder = write_idx(tmp_path / end[:5] / str(packed), packed)
+        next(folder.glob("train-labels*")).unlink()
+        with refused(
+            rf"^(?!.*damaged)name=.*: train-labels-idx1-{end} is missing; copy it"
+        ):
+            load(folder, 2)
 
 
 # ---- MedMNIST
@@ -358,6 +400,17 @@ def test_labels_of_two_kinds(tmp_path):
         load(file, 1)
 
 
+def test_too_few_names_of_classes(tmp_path):
+    labels = [0, 1, 2] * 2
+    file = write_arrays(tmp_path / "mine.npz", labels, class_names=["a", "b"])
+    for arguments in ({}, {"classes": [0, 2]}):
+        with refused("class_names: has 2 names, and y_train the label 2; give a name"):
+            load(file, 1, **arguments)
+    file = write_arrays(tmp_path / "test.npz", [0, 1] * 3, labels, class_names=["a", "b"])
+    with refused("class_names: has 2 names, and y_test the label 2; give a name"):
+        load(file, 1)
+
+
 def test_labels_that_only_tests_have(tmp_path):
     file = write_arrays(tmp_path / "mine.npz", ["a", "b"] * 3, ["a", "c"] * 3)
     message = (
@@ -431,6 +484,16 @@ def test_texts_of_pfllib(tmp_path):
     assert data.x_train.dtype == np.int32
 
 
+def test_signals_of_pfllib_are_moved_once(tmp_path):
+    """PFLlib's HAR, (9 channels, 1, steps): no second guess from the shape (1, steps, 9)."""
+    x = np.arange(2 * 9 * 16).reshape(2, 9, 1, 16) / 7
+    federation = {kind: {"0": (x + i, [0, 1])} for i, kind in enumerate(FEDERATION)}
+    folder = write_pfllib(tmp_path / "har", federation)
+    with pytest.warns(UserWarning, match="look like images .*np.moveaxis.* if they are"):
+        data = load(folder)
+    assert_allclose(data.x_train, np.moveaxis(x, 1, -1), rtol=1e-6)
+
+
 class Harmful:
     """Values that a stranger's pickle may hold."""
 
@@ -472,6 +535,9 @@ HOSTILE_PICKLES = {
     "a changed function": b"cnumpy.core.multiarray\nscalar\n}S'x'\nI1\nsb.",
     "an object in a dtype": b"cnumpy\ndtype\n(S'V8'\ntR.",
     "a reference": b"Pabc\n.",
+    "a reference to an object": b"K\x01Q.",
+    "a memo of gigabytes": b"]r" + (200_000_000).to_bytes(4, "little") + b".",
+    "a memo of gigabytes, in text": b"]p200000000\n.",
     "cut": pickle.dumps(np.arange(9))[:-20],
     "a wrong shape": pickle.dumps(np.arange(9)).replace(b"K\t\x85", b"K\x08\x85"),
     "nothing": b"",
@@ -492,6 +558,13 @@ def test_wrong_folders_of_pfllib(tmp_path):
     folder = write_pfllib(tmp_path / "mine")
     path = folder / "test" / "2.npz"
     whole = path.read_bytes()
+    # flags of the archive's directory: encrypted; compressed by an unknown method
+    for place, value in ((8, 1), (10, 99)):
+        changed = bytearray(whole)
+        changed[whole.index(b"PK\1\2") + place] = value
+        path.write_bytes(changed)
+        with refused(r"mine': test/2.npz is damaged or is not in PFLlib's layout"):
+            load(folder)
     path.write_bytes(whole[:-30])
     with refused(r"mine': test/2.npz is damaged or is not in PFLlib's layout"):
         load(folder)
@@ -651,13 +724,18 @@ def test_wrong_folders_of_images(tmp_path):
     path.write_bytes(whole[:40])
     with refused("photos': train/ann/cat/1.png is damaged"):
         load(folder)
+    with refused(r"^(?!.*damaged.*damaged)name="):
+        load(folder)
+    from PIL import Image
+
+    Image.new("L", (9, 8)).save(path, "GIF")
+    with refused("photos': train/ann/cat/1.png is damaged .*cannot identify"):
+        load(folder)
     path.unlink()
     write_images(tmp_path / "wide", {"ann": {"cat": [1]}}, size=(8, 8))
     (tmp_path / "wide" / "ann" / "cat" / "1.png").rename(path)
     with refused(r"train/ann/cat/2.png: has shape \(8, 9\), others \(8, 8\); give all"):
         load(folder)
-    from PIL import Image
-
     Image.new("P", (9, 8)).save(path)
     with refused(r"train/ann/cat/1.png: is of mode P; convert it to L \(grey\) or RGB"):
         load(folder)
@@ -758,7 +836,7 @@ def test_wrong_files_of_hdf5(in_memory, tmp_path, monkeypatch):
         load(in_memory("mine.h5", Group(parts)))
     monkeypatch.setitem(sys.modules, "h5py", None)
     with refused(
-        "mine.h5': HDF5 files need h5py, which is not installed; run pip install"
+        "mine.h5': h5py is not installed; pip install h5py, or write an .npz file"
     ):
         load(tmp_path / "mine.h5")
 
@@ -812,8 +890,9 @@ def test_leafs_celeba(tmp_path):
     assert data.x_train.shape == (2, 84, 84, 3)
     assert data.x_train[:, 50, 50].tolist() == [[1, 80, 0], [2, 160, 0]]
     assert (data.y_train.tolist(), data.class_names) == ([1, 0], ("0", "1"))
+    pillow.new("RGB", (178, 218), (9, 9, 9)).save(faces / "2.png")  # in place
+    assert load(tmp_path / "celeba").x_train[1, 50, 50].tolist() == [9, 9, 9]
     (faces / "2.png").write_bytes(b"no image")
-    (root / ".fedjax_srp" / "leaf.npz").unlink()
     with refused("raw/img_align_celeba/2.png is damaged"):
         load(tmp_path / "celeba")
 
