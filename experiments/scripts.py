@@ -41,7 +41,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "print the plan, and about how long it takes",
     },
 }
-GRID = ("workers", "batch", "retries", "launcher", "dry-run")
+MEASUREMENT = ("workers", "retries", "launcher", "dry-run")
+GRID = (*MEASUREMENT, "batch")
 
 
 def parser(
@@ -87,6 +88,13 @@ def grid_parser(
     return parser(doc, scales, out, *options, *GRID)
 
 
+def measurement_parser(
+    doc: str | None, scales: Iterable[str], out: str, *options: str
+) -> argparse.ArgumentParser:
+    """Return a parser as `parser` does, with the options of `measure`."""
+    return parser(doc, scales, out, *options, *MEASUREMENT)
+
+
 def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
     """Run a grid with the options of `grid_parser`, and return it; --dry-run ends the script with its plan.
 
@@ -111,7 +119,7 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
 
 
 def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
-    """Measure a function with the options of `grid_parser`, below the folder of the runs.
+    """Measure a function with the options of `measurement_parser`, below the folder of the runs.
 
     Raises:
         ValueError: cases have failed.
@@ -138,7 +146,7 @@ def _use_machine(args: argparse.Namespace) -> None:
 
 
 def _launched(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("workers", "retries", "launcher", "dry_run")
+    names = [option.replace("-", "_") for option in MEASUREMENT]
     return {name: vars(args)[name] for name in names}
 
 

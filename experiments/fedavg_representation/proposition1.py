@@ -116,7 +116,7 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.grid_parser(
+    parser = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedavg_representation_proposition1", "seed"
     )
     args = parser.parse_args()

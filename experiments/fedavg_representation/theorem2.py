@@ -161,7 +161,7 @@ def cases(scale: Scale) -> list[tuple[float, int, int]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
+    parser = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedavg_representation_theorem2", "seed"
     )
     args = parser.parse_args(arguments)

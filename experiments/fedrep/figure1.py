@@ -71,7 +71,7 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
     parser.add_argument("--init", choices=("descent", "random"), default="descent")
     args = parser.parse_args()
     counts, rounds, eval_every, trials = SCALES[args.scale]

@@ -87,7 +87,7 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_figure3", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_figure3", "seed")
     parser.add_argument(
         "--heads",
         choices=("theory", "notebook"),

@@ -197,7 +197,7 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
+    parser = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedrep_figure6", "seed", "data-dir"
     )
     parser.add_argument(

@@ -100,7 +100,7 @@ def control_accuracies(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
+    parser = scripts.measurement_parser(
         __doc__, (), "runs/fedrep_figure6_controls", "seed", "data-dir"
     )
     parser.add_argument("--scale", choices=SCALES, default="digits")

@@ -83,7 +83,7 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_samples", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_samples", "seed")
     args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
     variants = {

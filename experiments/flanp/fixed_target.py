@@ -146,7 +146,7 @@ def theory_ratio(world: World, seed: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command = parser(__doc__)
+    command = parser(__doc__, scripts.measurement_parser)
     args = command.parse_args(arguments)
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":

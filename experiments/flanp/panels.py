@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -401,11 +401,12 @@ def report(results: list[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
+def parser(
+    doc: str | None,
+    made_by: Callable[..., argparse.ArgumentParser] = scripts.grid_parser,
+) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    return scripts.grid_parser(
-        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds"
-    )
+    return made_by(doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds")
 
 
 def write_results(

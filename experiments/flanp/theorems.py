@@ -197,7 +197,7 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command = parser(__doc__)
+    command = parser(__doc__, scripts.measurement_parser)
     args = command.parse_args(arguments)
     seeds = args.seeds or SIZE[args.scale][3]
     variants = {

@@ -16,7 +16,6 @@ from experiments.pages import load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
 COSTS = (0, 1, 10, 100)
-DIRECTIONS = {"up": "uploads alone", "both": "both directions"}
 
 
 def results() -> dict[str, Any]:

@@ -182,7 +182,9 @@ def merge(file: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/personalization", "data-dir")
+    parser = scripts.measurement_parser(
+        __doc__, SCALES, "runs/personalization", "data-dir"
+    )
     parser.add_argument(
         "--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS)
     )

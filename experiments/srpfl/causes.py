@@ -189,6 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME"
     )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.epilog = "--dry-run plans the runs alone; the gradients are measured after them, for each setting and seed"
     args = parser.parse_args(arguments)
     seeds = list(range(args.seeds))
     with scripts.reported_by(parser):

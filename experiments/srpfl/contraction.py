@@ -67,7 +67,7 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
     args = parser.parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
     variants = {f"noise={s}, n={n}": {"noise": s, "clients": n} for s, n in cases}

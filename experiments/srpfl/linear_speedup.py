@@ -282,7 +282,7 @@ def file_name(init: str, stages: str) -> str:
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/linear_speedup", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/linear_speedup", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument(

@@ -90,7 +90,7 @@ def first_cohort(keys: list[jax.Array], dim: int, num_clients: int) -> int:
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
     args = parser.parse_args()
     sizes, rounds, trials = SCALES[args.scale]
     variants = {}

@@ -59,7 +59,7 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/stage_lengths", "seed")
+    parser = scripts.measurement_parser(__doc__, SCALES, "runs/stage_lengths", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     args = parser.parse_args(arguments)
     sizes, tasks, repeats, lengths = SCALES[args.scale]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 import jax
@@ -25,9 +24,9 @@ from fedjax_srp.base import (
 from fedjax_srp.driver.evaluate import initial_states
 from fedjax_srp.driver.given import check_kept, client_id, fitted
 from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.driver.record import data_checksum
+from fedjax_srp.driver.record import check_same_data
 from fedjax_srp.driver.settings import Settings
-from fedjax_srp.parts.checks import ArgumentError, checked
+from fedjax_srp.parts.checks import checked
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays, stream
 from fedjax_srp.xla.backend import traced_for
@@ -74,7 +73,7 @@ def personalize(
     """
     check_kept(history.server_state, "history.server_state")
     client = client_id(client, data)
-    _check_same_data(data, history)
+    check_same_data(data, history, "the model may be another client's")
     algorithm = method.algorithm if isinstance(method, Method) else method
     name = history.evaluation if evaluation is None else evaluation
     names = None if name is None else (name,)
@@ -101,26 +100,6 @@ def personalize(
         own = jax.tree.map(lambda leaf: leaf[client], history.client_states)
         state = fitted("history.client_states", own, state_shapes)
     return jax.device_get(_model_of(name, platform, state, *arguments))
-
-
-def _check_same_data(data: FederatedSource, history: History) -> None:
-    """Raise an ArgumentError if the run had another number of clients; warn if it had other data."""
-    recorded = history.config.get("data") or {}
-    remedy = "give the data of the run: its clients, in the same order"
-    num_clients = recorded.get("num_clients", data.num_clients)
-    if num_clients != data.num_clients:
-        problem = (
-            f"has {data.num_clients} clients, and the run of `history` had {num_clients}"
-        )
-        raise ArgumentError("data", data, problem, remedy)
-    checksum = data_checksum(data)
-    of_run = recorded.get("checksum", checksum)
-    if of_run != checksum:
-        warnings.warn(
-            f"data: have checksum {checksum}, and those of the run of `history` had {of_run}, so the model may be "
-            f"another client's; {remedy}",
-            stacklevel=4,
-        )
 
 
 def _root_key(history: History) -> Key:

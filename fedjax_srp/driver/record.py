@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import operator
+import warnings
 import weakref
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +37,10 @@ from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
 from fedjax_srp.driver.programs import as_numbers, numerics
 from fedjax_srp.driver.settings import Settings
+from fedjax_srp.parts.checks import ArgumentError
 from fedjax_srp.parts.description import describe, describe_data, own_code
 from fedjax_srp.parts.part import type_of
+from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 from fedjax_srp.results.records import (
     LIMITS,
@@ -239,6 +242,28 @@ def data_checksum(data: FederatedSource) -> str:
     described = json.dumps(jsonable(describe_data(data)), sort_keys=True)
     arrays = int(_checksum_of_arrays(data), 16)
     return f"{zlib.crc32(described.encode(), arrays):08x}"
+
+
+def check_same_data(data: FederatedSource, history: History, effect: str) -> None:
+    """Raise an ArgumentError if the run had another number of clients; warn of an effect if it had other data.
+
+    The warning is of the line that calls a checked public function, which calls this one.
+    """
+    recorded = history.config.get("data") or {}
+    remedy = "give the data of the run: its clients, in the same order"
+    num_clients = recorded.get("num_clients", data.num_clients)
+    if num_clients != data.num_clients:
+        problem = (
+            f"has {data.num_clients} clients, and the run of `history` had {num_clients}"
+        )
+        raise ArgumentError("data", data, problem, remedy)
+    checksum = data_checksum(data)
+    of_run = recorded.get("checksum", checksum)
+    if of_run != checksum:
+        warnings.warn(
+            f"data: have checksum {checksum}, and those of the run of `history` had {of_run}, so {effect}; {remedy}",
+            stacklevel=4,
+        )
 
 
 def _checksum_of_arrays(data: FederatedSource) -> str:

@@ -16,6 +16,7 @@ from fedjax_srp.base import (
     FederatedAlgorithm,
     FederatedSource,
 )
+from fedjax_srp.driver.record import check_same_data
 from fedjax_srp.driver.simulate import simulate
 from fedjax_srp.participation.full import Full
 from fedjax_srp.participation.uniform import Uniform
@@ -63,8 +64,9 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
         clock: an object, or a text as for `simulate`.
 
     Raises:
-        ValueError: cohorts depend on speeds, other clients take part under one of the clocks, a time limit ended the
-            run, its start is charged, or the clock's times depend on the work of a round.
+        ValueError: the run had another number of clients, cohorts depend on speeds, other clients take part under one
+            of the clocks, a time limit ended the run, its start is charged, or the clock's times depend on the work of
+            a round.
 
     Example:
         >>> import fedjax_srp as srp
@@ -80,6 +82,7 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
         raise ValueError(
             f"history={short(history)}: has no record of its method; give one of simulate"
         )
+    check_same_data(data, history, "the times may be those of other clients")
     policy = rebuild(record["method"]["participation"])
     if type(policy) not in _WITHOUT_SPEEDS:
         raise ValueError(

@@ -82,3 +82,15 @@ def test_runs_whose_training_depends_on_the_clock_are_refused(
 ):
     with refused(f"^(history|clock)=.*{message}"):
         srp.retime(run_of(policy, **given), DATA, clock)
+
+
+def test_other_data_than_those_of_the_run_are_told():
+    run = run_of(srp.participation.Full())
+    sizes = {"classes_per_client": 3, "max_examples": 8}
+    fewer = srp.data.load("digits", num_clients=5, **sizes)
+    with refused("data=.* has 5 clients, and the run of `history` had 6; give the data"):
+        srp.retime(run, fewer, OTHER)
+    others = srp.data.load("digits", num_clients=6, seed=1, **sizes)
+    with pytest.warns(UserWarning, match="^data: have checksum .*times may") as caught:
+        srp.retime(run, others, OTHER)
+    assert caught[0].filename == __file__

@@ -56,6 +56,14 @@ def test_scripts_that_read_results_run(script, monkeypatch, tmp_path, capsys):
         assert capsys.readouterr().out == (tmp_path / "grid_tables.md").read_text()
 
 
+@pytest.mark.parametrize("script", ["fedrep/figure1", "flanp/theorems"])
+def test_scripts_that_only_measure_take_no_batch(script, monkeypatch, capsys):
+    path = (EXPERIMENTS / script).with_suffix(".py")
+    with pytest.raises(SystemExit):
+        call(path, ["--scale", "smoke", "--batch", "2"], monkeypatch)
+    assert "unrecognized arguments: --batch 2" in capsys.readouterr().err
+
+
 def test_every_script_has_a_call():
     scripts = set()
     for path in EXPERIMENTS.glob("*/*.py"):

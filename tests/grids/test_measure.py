@@ -8,6 +8,8 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp.lab.grids import execute
+from fedjax_srp.results import json_files
 
 CALLS = []
 
@@ -88,6 +90,58 @@ def test_variants_objects_and_several_rows(tmp_path):
     assert table["n"].tolist() == [0, 0, 0, 1, 0, 1]
 
 
+GIVEN = {"axes": {"width": [1, 2], "height": [1]}}
+
+
+def test_a_named_value_is_measured_again_when_it_changes(tmp_path):
+    given = {"options": {"height": 1}, "out": tmp_path, "progress": False}
+    for width in (1, 2, 1):
+        found = srp.measure(rectangle, axes={"width": {"x": width}}, **given)
+        assert found.results["width=x"]["area"] == width
+        assert found.table["width"].tolist() == ["x"]
+    assert CALLS == [(1, 1), (2, 1)]
+
+
+def test_rules_may_concern_variants_that_are_not_chosen(tmp_path):
+    found = srp.measure(
+        rectangle,
+        axes={"width": [1, 2], "variant": ["low"]},
+        variants={"low": {"height": 1}, "high": {"height": 9}},
+        exclude=[{"variant": "high", "width": 2}],
+        out=tmp_path,
+        progress=False,
+    )
+    assert [result["area"] for result in found.results.values()] == [1, 2]
+
+
+def test_a_result_of_another_record_is_not_taken(tmp_path):
+    """Such as one with the same eight digits, by chance."""
+    given = GIVEN | {"out": tmp_path, "progress": False}
+    found = srp.measure(rectangle, **given)
+    file = found.cases["width=1, height=1"].folder / "measurement.json"
+    kept = json_files.read_json(file)
+    kept["record"]["arguments"]["width"] = 7
+    json_files.write_json(file, kept)
+    again = srp.measure(rectangle, dry_run=True, **given)
+    assert list(again.results) == ["width=2, height=1"]
+
+
+def test_workers_divide_the_time_that_is_left(tmp_path):
+    given = {"options": {"height": 1}, "out": tmp_path, "progress": False}
+    srp.measure(rectangle, axes={"width": [1]}, **given)
+    more = {"axes": {"width": [1, 2, 3]}, "dry_run": True}
+    alone, shared = (srp.measure(rectangle, workers=n, **more, **given) for n in (0, 2))
+    assert alone.seconds > 0
+    assert shared.seconds == alone.seconds / 2
+
+
+def test_workers_are_refused_where_there_are_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(execute, "HAS_WORKERS", False)
+    with refused("workers=2: this system has no worker processes; give workers=0"):
+        srp.measure(rectangle, **GIVEN, out=tmp_path, workers=2, progress=False)
+    assert not CALLS
+
+
 @pytest.mark.parametrize(
     ("function", "given", "message"),
     [
@@ -109,6 +163,34 @@ def test_variants_objects_and_several_rows(tmp_path):
             rectangle,
             {"axes": {"width": [1]}, "options": {"width": 1}},
             "width is both an option and an axis",
+        ),
+        (
+            rectangle,
+            {"axes": {"width": [1, 1.0], "height": [1]}},
+            "axes: width=1, height=1 is twice in them.*name them",
+        ),
+        (rectangle, GIVEN | {"exclude": [{"widht": 2}]}, "exclude: 'widht' is no.*width"),
+        (rectangle, GIVEN | {"exclude": [{"width": 9}]}, "exclude: width=9 matches no"),
+        (rectangle, GIVEN | {"exclude": [{}]}, "exclude: {} must be a table"),
+        (rectangle, GIVEN | {"exclude": [3]}, "exclude: 3 must be a table"),
+        (
+            rectangle,
+            GIVEN | {"exclude": [{"height": 1}]},
+            "exclude leaves out all cases; remove a rule",
+        ),
+        (
+            rectangle,
+            GIVEN | {"variants": {"a": {"width": 3}}},
+            "variant 'a': width is also an axis; remove",
+        ),
+        (rectangle, GIVEN | {"variants": {"a": 3}}, "variant 'a': 3 must be a table"),
+        (
+            rectangle,
+            {
+                "axes": {"width": [1], "variant": [["a"]]},
+                "variants": {"a": {"height": 1}},
+            },
+            r"unknown variant \['a'\].*choose from a",
         ),
     ],
 )

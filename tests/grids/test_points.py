@@ -12,7 +12,15 @@ import fedjax_srp as srp
 from fedjax_srp.driver import record
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.execute import plan
-from fedjax_srp.lab.grids.points import Point, Spec, coerce, points, read, rerun_of
+from fedjax_srp.lab.grids.points import (
+    Point,
+    Spec,
+    at_scale,
+    coerce,
+    points,
+    read,
+    rerun_of,
+)
 from fedjax_srp.lab.runs import run
 from fedjax_srp.parts.options import Option
 
@@ -221,6 +229,37 @@ def test_variants_may_differ_in_a_limit():
     )
 
 
+def test_limits_of_other_variants_and_rules_change_no_id():
+    base = {"options": BASE | {"num_rounds": 5, "validation": 0.2}}
+    base["axes"] = {"method": ["fedavg", "fedrep"], "seed": [0, 1]}
+    base["variants"] = {"a": {}, "b": {"clock": "random"}}
+    plain = points(at_scale(base, None, "grid"))
+    over = {"variants": {"b": {"num_rounds": 9}}}
+    over["where"] = [{"method": "fedrep", "seed": 1, "set": {"target": 0.5}}]
+    scaled = points(at_scale(base | {"scales": {"cpu": over}}, "cpu", "grid"))
+    for same in (lambda point: point.id, lambda point: rerun_of(point).id):
+        kept = [
+            point.name
+            for point, again in zip(plain, scaled, strict=True)
+            if same(point) == same(again)
+        ]
+        assert kept == ["a, fedavg, seed=0", "a, fedavg, seed=1", "a, fedrep, seed=0"]
+    assert len({point.id for point in scaled}) == 8
+
+
+def test_options_that_no_method_reads_are_refused_for_each_variant_and_rule():
+    variants = {"few": {"initial": 2}, "many": {"initial": 5}}
+    rules = [{"variant": "few", "method": "srpfl"}]
+    with refused("variant 'few': initial: no method of its runs reads it.*; remove it"):
+        points_of({"method": ["srpfl", "fedrep"]}, variants, rules)
+    axes = {"method": ["fedprox", "fedavg"]}
+    useless = {"method": "fedavg", "set": {"mu": 0.5}}
+    spec = Spec(BASE, axes, {}, where=[useless])
+    with refused("where: method=fedavg: mu: no method of its runs reads it.*; remove"):
+        points(spec)
+    assert len(points(spec._replace(is_part=True))) == 2
+
+
 @pytest.mark.parametrize("option", ["num_rounds", "communication"])
 def test_a_rerun_is_the_same_run_unless_the_option_distinguishes_runs(option):
     given = {"method": "fedrep", "validation": 0.2}
@@ -378,14 +417,17 @@ def test_a_file_equals_the_same_grid_in_python(tmp_path):
         ("methods = 3", "unknown entry 'methods'; options belong under"),
         ("axis = {}", "did you mean axes"),
         ("[exclude]\nseed = 1", r"exclude=.* must be a list of tables, \[\[exclude\]\]"),
+        ("where = [3]", "where: 3 must be a table with values and `set`"),
+        ("exclude = [3]", "exclude: 3 must be a table of options"),
+        ("variants.a = 3", "variant 'a': 3 must be a table of options"),
         ("out = 3", "out=3 must be a string"),
         ("options = 3", r"options=3 must be a table, \[options\]"),
     ],
 )
 def test_invalid_files_are_refused(text, message, tmp_path):
     (tmp_path / "grid.toml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read(tmp_path / "grid.toml")
+    with refused(message):
+        points(read(tmp_path / "grid.toml")[0])
     with pytest.raises(ValueError, match="No such file"):
         read(tmp_path / "nothing.toml")
 

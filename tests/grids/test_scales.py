@@ -89,6 +89,34 @@ def test_a_rule_sets_options_of_the_runs_that_it_matches_alone(file):
     assert tuned.of_variant == {"fine_tune_optimizer.momentum": 0.5, "epochs": 3}
 
 
+def test_a_rule_overrides_options_and_earlier_rules():
+    rules = [
+        {"method": "fedavg", "set": {"epochs": 2}},
+        {"method": "fedavg", "seed": 1, "set": {"epochs": 3}},
+    ]
+    axes = {"method": ["fedavg", "fedrep"], "seed": [0, 1]}
+    tables = {"options": OPTIONS | {"epochs": 1}, "axes": axes, "where": rules}
+    found = points(at_scale(tables, None, "grid"))
+    epochs = {point.name: point.run.options["epochs"] for point in found}
+    assert epochs == {
+        "fedavg, seed=0": 2,
+        "fedavg, seed=1": 3,
+        "fedrep, seed=0": 1,
+        "fedrep, seed=1": 1,
+    }
+
+
+def test_rules_of_a_layer_are_added_to_those_below():
+    tables = {
+        "options": OPTIONS,
+        "axes": {"method": ["fedavg", "fedrep"], "seed": [0, 1]},
+        "exclude": [{"method": "fedrep", "seed": 1}],
+    }
+    over = at_scale({"exclude": [{"method": "fedavg", "seed": 0}]}, None, "grid")
+    found = points(overlaid(at_scale(tables, None, "grid"), over))
+    assert [point.name for point in found] == ["fedavg, seed=1", "fedrep, seed=0"]
+
+
 def test_arguments_beside_a_file_replace_and_choose(file):
     spec, _ = read(file)
     over = {"axes": {"method": ["fedavg"], "variant": ["digits"]}}

@@ -71,11 +71,6 @@ def execute(
 ) -> GridOutcome:
     """Run the unfinished points of a grid; for the options see `grid`."""
     num_workers = max(workers, 1)
-    if workers and launcher == "local" and not HAS_WORKERS:
-        raise ValueError(
-            f"workers={workers}: this system has no worker processes; give workers=0, which runs "
-            "everything in this process"
-        )
     if launcher == "slurm":
         planned = plan(points, folder, batch, num_workers, 1, None)
     else:
@@ -135,6 +130,11 @@ def launched(
     called: str = "runs",
 ) -> Iterator[Launcher]:
     """Yield a launcher of units with a progress bar, and stop what still runs at the end."""
+    if workers and launcher == "local" and not HAS_WORKERS:
+        raise ValueError(
+            f"workers={workers}: this system has no worker processes; give workers=0, which runs "
+            "everything in this process"
+        )
     bar = GridBar(units, num_points, is_silent, called)
     runner = Launcher(bar)
     try:

@@ -124,8 +124,8 @@ def measure(
     """Call a function with every combination of values, and keep each result in a folder of its own.
 
     For measurements that are no runs, such as a closed form, a search for a step or a time. Measured cases are not
-    measured again, failed ones by the next call. A case is known by the function's name and its arguments, not by the
-    function's code: after a change give another `out`.
+    measured again, failed ones by the next call. A case is known by the function's name and its arguments, objects by
+    their names, not by the function's code: after a change give another `out`.
 
     Args:
         function: its arguments are the axes and options; it returns JSON: a dict of numbers, or a list of them for
@@ -133,7 +133,8 @@ def measure(
         axes: argument -> its values, JSON, or a dict that names objects.
         options: other arguments, the same in every case.
         variants: name -> arguments that go together: one more axis, called "variant".
-        exclude: rules; a case with all values of a rule is left out, a list matches any of its values.
+        exclude: rules; a case with all values of a rule is left out, a list matches any of its values. A rule that
+            matches no case is refused.
         out: folder of the measurement.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 measures everything here.
         retries: number of times that a failed case is tried again.
@@ -194,6 +195,7 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
             f"function={short(function)}: has no name, by which its results are known; give a `def`"
         )
     cases: dict[str, Case] = {}
+    names: set[str] = set()
     for values, given in combinations(spec):
         arguments = {name: _value(each) for name, each in given.items()}
         try:
@@ -203,18 +205,28 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
                 f"axes: {called}: {error}; axes and options are its arguments"
             ) from None
         plain = {name: _plain(name, each) for name, each in given.items()}
-        record = {"function": called, "arguments": plain}
+        shown = {name: _shown(name, each) for name, each in given.items()}
+        record: dict[str, Any] = {"function": called, "arguments": plain}
+        named = {n: shown[n] for n, each in given.items() if _is_named_json(each)}
+        if named:
+            record["named"] = named
         text = json.dumps(record, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         if digest in cases:
             raise ValueError(f"axes: {name_of(values)} is twice in them; remove one")
-        set_here = {n: each for n, each in plain.items() if n not in spec.options}
-        shown = {n: each for n, each in values.items() if n == VARIANT} | set_here
         name = name_of(values) or called
+        if name in names:
+            raise ValueError(
+                f"axes: {name} is twice in them, as values are written alike; remove one, or name them, "
+                "axes={...: {name: value}}"
+            )
+        names.add(name)
+        set_here = {n: each for n, each in shown.items() if n not in spec.options}
+        of_variant = {n: each for n, each in values.items() if n == VARIANT}
         cases[digest] = Case(
             name=name,
             id=digest,
-            values=shown,
+            values=of_variant | set_here,
             record=record,
             function=function,
             arguments=arguments,
@@ -229,8 +241,23 @@ def _value(given: Any) -> Any:
 
 
 def _plain(name: str, given: Any) -> Any:
-    """Return a value as JSON, an object by its name."""
-    if isinstance(given, NamedObject):
+    """Return a value as JSON, a named object that is none by its name."""
+    if isinstance(given, NamedObject) and not _is_named_json(given):
         return given.name
     remedy = f"name it, axes={{{name!r}: {{name: object}}}}"
-    return as_plain(f"axes: {name}", given, remedy)
+    return as_plain(f"axes: {name}", _value(given), remedy)
+
+
+def _shown(name: str, given: Any) -> Any:
+    """Return a value as the table has it: a named one by its name."""
+    return given.name if isinstance(given, NamedObject) else _plain(name, given)
+
+
+def _is_named_json(given: Any) -> bool:
+    if not isinstance(given, NamedObject):
+        return False
+    try:
+        as_plain("", given.value, "")
+    except ValueError:
+        return False
+    return True

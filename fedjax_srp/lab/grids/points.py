@@ -112,6 +112,8 @@ class Point(NamedTuple):
     of_variant: dict[
         str, Any
     ]  # option that variants set -> its value, None if this run has none
+    limits: dict[str, Any]  # those, and what else changes no simulation, of its axes, its
+    # variant and the rules that apply to it
     run: Run
     digest: str  # hexadecimal, equal for equal simulations
 
@@ -204,6 +206,9 @@ def _spec(tables: Mapping[str, Any], called: str, are_flat: bool) -> Spec:
     variants = {name: _flat(given) for name, given in variants.items()}
     rules = []
     for rule in where:
+        if not isinstance(rule, Mapping):
+            rules.append(rule)  # refused later
+            continue
         given = dict(rule)
         set_by_rule = {"set": _flat(given.pop("set"))} if "set" in given else {}
         rules.append(_flat(given) | set_by_rule)
@@ -309,14 +314,20 @@ def points(spec: Spec) -> list[Point]:
     runs: dict[Any, Run] = {}
     rules = [*spec.where, *spec.exclude]
     hits = [0] * len(rules)
-    for values, given in _products(spec, hits):
+    unread_together: dict[Any, set[str]] = {}
+    for values, given, together in _products(spec, hits):
         try:
             kept = _options_read(given)
             unread -= kept.keys()
+            for source, options in together.items():
+                left = unread_together.setdefault(source, {*options} - of_every_run)
+                left.difference_update(kept)
+            own = itertools.chain(spec.axes, *together.values())
             point = _point(
                 {n: v for n, v in values.items() if n in kept or n == VARIANT},
                 kept,
                 distinguishing,
+                {name: kept.get(name) for name in own if name in _NOT_SIMULATED},
                 runs,
             )
             found.setdefault(point.digest, []).append(point)
@@ -324,18 +335,8 @@ def points(spec: Spec) -> list[Point]:
             problems.add(error, name_of(values))
     if not found and not problems:
         problems.add("exclude leaves out all runs; remove a rule")
-    for rule, hit in zip(rules, hits, strict=True):
-        if not hit and not is_part:
-            text = ", ".join(
-                f"{name}={' or '.join(map(_text, wanted))}"
-                for name, wanted in rule.items()
-                if name != "set"
-            )
-            kind = "where" if "set" in rule else "exclude"
-            problems.add(
-                f"{kind}: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
-                "variants, not defaults)"
-            )
+    if not is_part:
+        _check_hits(rules, hits, problems)
     ids = Counter(same[0].id for same in found.values())
     for point, *_ in found.values():
         if ids[point.id] > 1:
@@ -343,15 +344,25 @@ def points(spec: Spec) -> list[Point]:
                 f"two runs have the id {point.id}, by chance; put them into two grids",
                 point.name,
             )
-    for option in sorted(unread) if not (problems or is_part) else ():
-        is_of_data = option in run_options.DATA
-        of_methods = (
-            "no method of the grid reads it (one given as an object has its own value)"
-        )
-        reason = "has no effect on data given as an object" if is_of_data else of_methods
-        problems.add(f"{option}: {reason}; remove it")
+    if not (problems or is_part):
+        _note_unread(unread, "", problems)
+        for source, options in unread_together.items():
+            is_rule = isinstance(source, int)
+            called = _text_of(spec.where[source]) if is_rule else f"variant {source!r}"
+            _note_unread(options - unread, f"{called}: ", problems)
     problems.raise_if_any()
     return _with_unique_names(found.values())
+
+
+def _note_unread(options: Collection[str], where: str, problems: Problems) -> None:
+    runs = "its runs" if where else "the grid"
+    for option in sorted(options):
+        reason = (
+            f"no method of {runs} reads it (one given as an object has its own value)"
+        )
+        if option in run_options.DATA:
+            reason = "has no effect on data given as an object"
+        problems.add(f"{where}{option}: {reason}; remove it")
 
 
 def _as_list(values: Any) -> Any:
@@ -383,11 +394,7 @@ class _Coercer:
             name: self._table(given, f"variant {name!r}: ")
             for name, given in spec.variants.items()
         }
-        for name, given in variants.items():
-            for option in {*given} & {*axes}:
-                self._note(
-                    f"variant {name!r}: {option} is also an axis; remove one of the two"
-                )
+        _check_apart(variants, axes, self._note)
         for option in sorted({*spec.options} & {*axes}):
             self._note(f"{option} is both an option and an axis; remove one of the two")
         rules = []
@@ -521,6 +528,37 @@ def _check_variants(
             note(f"{kind}: unknown variant {short(unknown)}{hint}; choose from {known}")
 
 
+def _check_apart(
+    variants: Mapping[str, Mapping[str, Any]],
+    axes: Collection[str],
+    note: Callable[[str], None],
+) -> None:
+    for name, given in variants.items():
+        for option in sorted({*given} & {*axes}):
+            note(f"variant {name!r}: {option} is also an axis; remove one of the two")
+
+
+def _check_hits(
+    rules: Sequence[Mapping[str, Any]], hits: Sequence[int], problems: Problems
+) -> None:
+    for rule, hit in zip(rules, hits, strict=True):
+        if not hit:
+            problems.add(
+                f"{_text_of(rule)} matches no run; correct or remove the rule (it sees values of options, axes and "
+                "variants, not defaults)"
+            )
+
+
+def _text_of(rule: Mapping[str, Any]) -> str:
+    """Return a rule of `where` or `exclude` as a text."""
+    text = ", ".join(
+        f"{name}={' or '.join(map(_text, wanted))}"
+        for name, wanted in rule.items()
+        if name != "set"
+    )
+    return f"{'where' if 'set' in rule else 'exclude'}: {text}"
+
+
 def coerce(name: str, option: Option, value: Any) -> Any:
     """Convert a value to the type of its option: integers to floats, lists to tuples, a text to a tuple of one."""
     kinds = [kind for kind, _ in types_of(option.type)]
@@ -537,20 +575,26 @@ def coerce(name: str, option: Option, value: Any) -> Any:
 
 def _products(
     spec: Spec, hits: list[int]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the axis values and all options of each run that is not excluded; `hits` counts matches per rule."""
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[Any, Mapping[str, Any]]]]:
+    """Yield the axis values, all options, and what sets some together, of each run that is not excluded.
+
+    What sets them: name of a variant or number of a rule of `where` -> options. `hits` counts matches per rule.
+    """
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         of_axes = _without(values, [VARIANT])
-        given = {
-            **spec.options,
-            **spec.variants.get(values.get(VARIANT, ""), {}),
-            **of_axes,
-        }
+        together: dict[Any, Mapping[str, Any]] = {}
+        if VARIANT in values:
+            together[values[VARIANT]] = spec.variants[values[VARIANT]]
+        given = dict(spec.options)
+        for options in together.values():
+            given |= options
+        given |= of_axes
         for i, rule in enumerate(spec.where):
             if _applies(_without(rule, ["set"]), given | values):
                 given |= rule["set"]
+                together[i] = rule["set"]
                 hits[i] += 1
         is_excluded = False
         for i, rule in enumerate(spec.exclude, len(spec.where)):
@@ -558,14 +602,14 @@ def _products(
                 is_excluded = True
                 hits[i] += 1
         if not is_excluded:
-            yield values, given
+            yield values, given, together
 
 
-def combinations(spec: Spec) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the axis values and all arguments of each case of a measurement, whose names and types are free."""
+def combinations(spec: Spec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the axis values and all arguments of each case of a measurement, whose names and types are free."""
     problems = Problems()
     axes: dict[str, list[Any]] = {}
-    for name, given in spec.axes.items():
+    for name, given in _without(spec.axes, [VARIANT]).items():
         listed = _as_list(given)
         if isinstance(given, Mapping):
             listed = [NamedObject(str(key), each, True) for key, each in given.items()]
@@ -575,17 +619,41 @@ def combinations(spec: Spec) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             problems.add(f"{name} is both an option and an axis; remove one of the two")
         else:
             axes[name] = listed
-    chosen = axes.pop(VARIANT, [*spec.variants])
-    for name in chosen:
-        if name not in spec.variants:
-            problems.add(f"axes: unknown variant {short(name)}")
+    chosen = _as_list(spec.axes.get(VARIANT, [*spec.variants]))
+    if VARIANT in spec.axes:
+        _check_variants("axes", chosen, spec.variants, problems.add)
+    known = {*spec.options, *spec.axes}
+    if spec.variants:
+        known.add(VARIANT)
+    for name, given in spec.variants.items():
+        if isinstance(given, Mapping):
+            known |= given.keys()
+            _check_apart({name: given}, axes, problems.add)
+        else:
+            problems.add(f"variant {name!r}: {short(given)} must be a table of arguments")
+    for rule in spec.exclude:
+        if not isinstance(rule, Mapping) or not rule:
+            problems.add(f"exclude: {short(rule)} must be a table of arguments")
+            continue
+        for name in rule:
+            if name not in known:
+                hint = nearest(str(name), known)
+                problems.add(f"exclude: {name!r} is no axis, option or variant{hint}")
     problems.raise_if_any()
+    is_part = VARIANT in spec.axes
     spec = spec._replace(
         axes=axes,
         variants={name: spec.variants[name] for name in chosen},
         exclude=list(map(_any_of, spec.exclude)),
     )
-    yield from _products(spec, [0] * len(spec.exclude))
+    hits = [0] * len(spec.exclude)
+    found = [(values, given) for values, given, _ in _products(spec, hits)]
+    if not is_part:
+        _check_hits(spec.exclude, hits, problems)
+    if not found:
+        problems.add("exclude leaves out all cases; remove a rule")
+    problems.raise_if_any()
+    return found
 
 
 def _any_of(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -632,14 +700,16 @@ def _point(
     values: dict[str, Any],
     given: Mapping[str, Any],
     distinguishing: Collection[str],
+    limits: dict[str, Any],
     runs: dict[Any, Run],
 ) -> Point:
-    """Make a point. Its id ignores limits and options that change no simulation, unless they distinguish runs.
+    """Make a point. Its id ignores limits and options that change no simulation, but for `limits`.
 
     Args:
         values: of the axes that the run reads.
         given: the options that the run reads.
-        distinguishing: options that are axes or are set by variants or rules.
+        distinguishing: options that are axes or are set by variants or rules, of this point or others.
+        limits: see `Point`.
         runs: options but for the seed -> a run that has them; it is added.
     """
     objects = {
@@ -658,14 +728,13 @@ def _point(
     of_variant = {
         option: given.get(option) for option in distinguishing if option not in values
     }
-    digest = _digest(run, {name: given.get(name) for name in distinguishing})
-    return Point(name_of(values) or run.name, values, of_variant, run, digest)
+    digest = _digest(run, limits)
+    return Point(name_of(values) or run.name, values, of_variant, limits, run, digest)
 
 
-def _digest(run: Run, distinguishing: Mapping[str, Any]) -> str:
-    """Hash what is asked for, and the values by which runs differ of options that change no simulation."""
-    of_point = {n: each for n, each in distinguishing.items() if n in _NOT_SIMULATED}
-    text = json.dumps([identity(run.record), of_point], sort_keys=True)
+def _digest(run: Run, limits: Mapping[str, Any]) -> str:
+    """Hash what is asked for, and the limits of a point."""
+    text = json.dumps([identity(run.record), limits], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -683,7 +752,7 @@ def rerun_of(point: Point) -> Point:
         {name: value for name, value in given.items() if name != "validation"}
         for given in (point.values, point.of_variant)
     )
-    digest = _digest(run, of_variant | values)
+    digest = _digest(run, point.limits)
     return point._replace(run=run, values=values, of_variant=of_variant, digest=digest)
 
 

@@ -115,7 +115,7 @@ class Grid:
         """Return a table with a row per run and evaluation: the options that differ, and numbers of `History.summary`.
 
         The first row of a run has its default evaluation. The column `id` is a hash of the record, what was asked for:
-        the same run has it in every grid.
+        the same run has it in every grid in which the same limits are on an axis or set by its variant or a rule.
 
         An option that has the name of a column, such as `num_rounds`, is `option_<name>`. Where `reached_at_once` is
         True, the first evaluation had reached the target, so that `time_to_target` is an upper bound; a warning says
