@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
 
 
 def test_list_knows_everything(capsys, tmp_path):
-    np.savez(tmp_path / "mine.npz", x_train=np.zeros(1))
+    np.savez(tmp_path / "arrays_of_a_user.npz", x_train=np.zeros(1))
     assert main("list", "--data-dir", tmp_path) == 0
     text = capsys.readouterr().out
     names = {*srp.methods.names(), *srp.data.names(), *srp.models.names(), "own_head"}
@@ -95,8 +95,12 @@ def test_list_knows_everything(capsys, tmp_path):
     for name in names | srp.methods.POLICIES.keys():
         assert name in text
     lines = [line.split()[:2] for line in text.splitlines() if line]
-    found = [line for line in lines if line[0] in ("mine", "digits", "mnist")]
-    assert found == [["digits", "ready"], ["mine", "ready"], ["mnist", "-"]]
+    found = [line for line in lines if line[0] in ("arrays_of_a_user", "digits", "mnist")]
+    assert found == [
+        ["arrays_of_a_user", "ready"],
+        ["digits", "ready"],
+        ["mnist", "-"],
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 120, 400])

@@ -427,7 +427,8 @@ class ErrorFeedback:
     e_i <- p_i - C(p_i), p_i = message + e_i. It keeps e_i beside its state until it takes part again.
 
     Args:
-        codec: C; it must leave out less than there is (`Codec.contracts`), or the run is refused when it begins.
+        codec: C; it must leave out less than there is (`Codec.contracts`): one that never does is refused here, and one
+            that does not for an array of the model when the run begins.
 
     Example:
         >>> import fedjax_srp as srp
@@ -438,3 +439,11 @@ class ErrorFeedback:
     remedy: ClassVar[str] = "give e.g. srp.messages.ErrorFeedback(srp.messages.Sign())"
 
     codec: Codec
+
+    def __post_init__(self) -> None:
+        smallest = (1,)
+        if not self.codec.contracts(smallest):
+            raise ValueError(
+                f"codec={self.codec!r}: what it leaves out can be more than there is, so that the error grows; give "
+                "more bits, unbiased=False, or no ErrorFeedback"
+            )

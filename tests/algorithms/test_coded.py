@@ -300,12 +300,16 @@ class Refused(NamedTuple):
                 ),
                 "^up=Error.*the error grows; give",
             )
+            for codec in (Quantized(2), LowRank(1, values=Quantized(8)))
+        ),
+        *(
+            Refused(
+                lambda codec=codec: ErrorFeedback(codec), "^codec=.*the error grows; give"
+            )
             for codec in (
                 RandomK(0.1),
                 TopK(0.5, RandomK(0.1)),
-                Quantized(2),
                 Quantized(2, scale="l2"),
-                LowRank(1, values=Quantized(8)),
             )
         ),
         Refused(
