@@ -86,14 +86,18 @@ def draw_band(
 
 
 def rounded(value: Any) -> Any:
-    """Round numbers to four digits for JSON, also in mappings and sequences; inf and nan become strings."""
+    """Round numbers to four digits for JSON, also in mappings and sequences; inf, nan and bounds become strings."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, Mapping):
         return {name: rounded(part) for name, part in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [rounded(part) for part in value]
-    return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
+    if not math.isfinite(value):
+        return str(float(value))
+    text = f"{value:.4g}"
+    is_bound = getattr(value, "is_bound", False)  # "≤ 20.13", of a time to a target
+    return text if is_bound else float(text)
 
 
 def legend(figure: Figure, axes, columns: int, title: str | None = BAND) -> None:

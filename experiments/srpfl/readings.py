@@ -55,6 +55,7 @@ TRAININGS = {
     "FLANP-FT, FedGATE and criterion": Training("flanp", False, LAYERS),
 }
 YARDSTICK = "FedRep, 5 x (10 + 1)", "fine_tune"
+EVAL_FIRST = 20  # rounds, of which a fast stage is known to have reached a target and not only to have passed it
 SCALES = {"smoke": (1, 4, 2), "cpu": (3, 150, 5)}  # seeds, rounds, rounds an evaluation
 
 
@@ -71,6 +72,7 @@ def train(training: Training, seed: int, rounds: int, eval_every: int) -> srp.Hi
         clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
         num_rounds=rounds,
         eval_every=eval_every,
+        eval_first=EVAL_FIRST,
         evaluations=list(training.evaluations),
         key=jax.random.key(seed),
         progress=False,
