@@ -5,7 +5,7 @@ python experiments/srpfl/readme_tables.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from experiments.claims_srpfl import (
 )
 from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
 from experiments.srpfl import cause_tables
+from experiments.srpfl.readings import COSTS as COSTS_READ
+from experiments.srpfl.readings import SHARES as SHARES_READ
 
 HERE = Path(__file__).parent
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
@@ -459,6 +461,44 @@ def contraction() -> str:
     return markdown(rows)
 
 
+def readings() -> str:
+    """Return accuracies and times of every reading."""
+    rows = [["", "final %", *_cases_of_readings()]]
+    for name, row in load_results("srpfl/results/readings.json").items():
+        times = np.array(row["times"])
+        of_cases = times.reshape(-1, times.shape[-1])
+        cells = [mean_and_range(of_case, ".3g") for of_case in of_cases]
+        rows.append([name, mean_and_range(row["accuracy"], ".3g"), *cells])
+    return markdown(rows)
+
+
+def readings_factors() -> str:
+    """Return SRPFL's speed-up over FedRep of the same reading, seed by seed."""
+    found = load_results("srpfl/results/readings.json")
+    rows = [["work of a round", "evaluation", *_cases_of_readings()]]
+    for work in ("5 x (10 + 1)", "1 x (10 + 5)"):
+        for evaluation in ("fine_tune", "own_head"):
+            everybody, doubling = (
+                np.array(found[f"{method}, {work}: {evaluation}"]["times"])
+                for method in ("FedRep", "SRPFL")
+            )
+            factors = everybody / doubling
+            of_cases = factors.reshape(-1, factors.shape[-1])
+            cells = [mean_and_range(of_case, ".2g") for of_case in of_cases]
+            rows.append([work, f"`{evaluation}`", *cells])
+    return markdown(rows)
+
+
+def _cases_of_readings() -> list[str]:
+    return [f"C = {cost:g}, {share:.0%}" for cost in COSTS_READ for share in SHARES_READ]
+
+
+def mean_and_range(values: Sequence[float] | np.ndarray, form: str) -> str:
+    """Format mean (lowest to highest) of the seeds."""
+    low, high = min(values), max(values)
+    return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
@@ -474,6 +514,8 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "code_by_seed": code_by_seed,
         "sweep": partial(cause_tables.sweep, HERE / "results"),
         "asynchronous": asynchronous,
+        "readings": readings,
+        "readings_factors": readings_factors,
     },
     HERE / "linear_speedup.md": {
         "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,
