@@ -84,7 +84,8 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
             {}, [[0, 5]], [[3, 8]], [8],
         ),  # the last interval is open
         (
-            "device, t_start_s, state\nx, 0, AVL\ny, 0, UN_AVL\ny, 4, AVL\nx, 5, AVL\nx, 5, UN_AVL\nx, 6, AVL\ny, 8, AVL\nx, 9, AVL\n",
+            "device, t_start_s, state\nx, 0, AVL\ny, 0, UN_AVL\ny, 4, AVL\nx, 5, AVL\nx, 5, UN_AVL\n"
+            "x, 6, AVL\ny, 8, AVL\nx, 9, AVL\n",
             {}, [[0, 6], [4, 0]], [[5, 9], [8, 0]], [9, 8],
         ),  # spaces, lines of two devices by turns, a state of no length
         (
