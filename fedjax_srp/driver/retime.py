@@ -144,7 +144,7 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
         history,
         compute_time=times.compute_time,
         client_time=times.client_time,
-        metrics=metrics | times.metrics,
+        metrics={**metrics, **times.metrics},
         communication_included=False,
         config={**record, "clock": times.config["clock"]},
     )
