@@ -287,6 +287,13 @@ def test_the_common_target_is_of_the_best_row_of_fedrep_or_else_of_all(
     )
 
 
+def test_a_diverged_row_sets_no_common_target_beside_others():
+    broken = run(scores=(0.0,), finite=np.zeros(1, bool))
+    sound = run(scores=(0.8,), name="fedavg")
+    assert table.common_target({"fedrep": [broken], "fedavg": [sound]}).accuracy == 0.76
+    assert table.common_target({"fedrep": [broken]}).accuracy == 0
+
+
 def test_only_an_evaluation_before_training_counts_as_reached_at_once():
     late = run(eval_round=[0, 1, 2])
     frame = table.comparison({"fedrep": [late]}, 0.6, (0,))

@@ -63,7 +63,8 @@ class ExampleAlgorithm(FederatedAlgorithm):
 
     # True: `training.weighting` must be "uniform"
     requires_uniform_weighting: ClassVar[bool] = False
-    # False: BatchNorm is refused, since its variances could become negative
+    # False: BatchNorm is refused, since its variances could become negative, or those of a
+    # narrower model
     supports_batch_norm: ClassVar[bool] = True
 
     model: SplitModel
@@ -95,8 +96,9 @@ class ExampleAlgorithm(FederatedAlgorithm):
         params = self.model.init(key)
         if not self.supports_batch_norm and has_statistics(params):
             raise ValueError(
-                f"model {self.model.name!r} has BatchNorm, whose variances {self.name} "
-                "could make negative; use GroupNorm, e.g. norm='group' of a resnet18"
+                f"model {self.model.name!r} has BatchNorm, whose running statistics "
+                f"{self.name} does not keep valid; use GroupNorm, e.g. norm='group' of a "
+                "resnet18"
             )
         return params
 

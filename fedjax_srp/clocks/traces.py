@@ -62,6 +62,8 @@ _SAID = {
     **dict.fromkeys(("mbit", "mbits", "mbps"), ("Mbit/s",)),
     **dict.fromkeys(("gbit", "gbits", "gbps"), ("Gbit/s",)),
 }
+# The states of a table -> whether a device in it can train.
+_STATES = {"AVL": True, "AVL_TRAIN": True, "AVL_EVAL": False, "UN_AVL": False}
 # device -> its intervals, and the length of its trace
 _ByDevice = dict[str, tuple[list[tuple[float, float]], float]]
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
@@ -394,15 +396,16 @@ def read_availability(
     which those with a false `isSuccess` are left out; FedScale's behaviour as JSON
     (`active`, `inactive`, `finish_time`); or it is a CSV, with columns device, start, end
     and, if traces are longer, period, or with columns device, t_start_s, state (available
-    are AVL and AVL_TRAIN) and, if devices have several traces, trace.
+    are AVL and AVL_TRAIN, and not UN_AVL and AVL_EVAL) and, if devices have several
+    traces, trace. The last line of a device ends its trace.
 
     Args:
         path: of the file, compressed with xz if it ends in .xz.
         trace: the trace to read, in a CSV with such a column.
 
     Raises:
-        ValueError: a pickle, another layout, or intervals that overlap or leave the
-            trace.
+        ValueError: a pickle, another layout, another state, or intervals that overlap or
+            leave the trace.
     """
     with _rows_of(path) as (rows, is_csv):
         return _availability(rows, is_csv, trace)
@@ -431,7 +434,8 @@ def _availability(
     else:
         named = {}
     if named:
-        found = _checked_intervals(*map(list, zip(*named.values(), strict=True)))
+        intervals, periods = map(list, zip(*named.values(), strict=True))
+        found = _checked_intervals(intervals, periods, [*named])
         return found._replace(names=np.array([*named]))
     intervals = []
     periods = []
@@ -457,7 +461,7 @@ def _availability(
         first = _number(begin)
         intervals.append([(_number(a) - first, _number(b) - first) for a, b in pairs])
         periods.append(_number(end) - first)
-    return _checked_intervals(intervals, periods)
+    return _checked_intervals(intervals, periods, range(len(intervals)))
 
 
 def _is_pair(value: Any) -> bool:
@@ -529,17 +533,34 @@ def _content(file: Path) -> tuple[Any, bool]:
         text = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
         if text.lstrip()[:1] in ("[", "{"):
             return json.loads(text), False
-        header, *rows = filter(None, csv.reader(text.splitlines(), strict=True))
-        names = [name.strip() for name in header]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two columns are called {name!r}")
-        return [dict(zip(names, row, strict=True)) for row in rows], True
+        return _rows_of_csv(text), True
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise ValueError(
             f"is damaged ({reason}); give a whole .json or .csv file"
         ) from None
+
+
+def _rows_of_csv(text: str) -> list[Mapping[str, str]]:
+    reader = csv.reader(text.splitlines(), strict=True)
+    names: list[str] = []
+    rows = []
+    for line in reader:
+        entries = [entry.strip() for entry in line]
+        if not names:
+            names = entries
+            continue
+        if not entries:
+            continue
+        if len(entries) != len(names):
+            raise ValueError(
+                f"line {reader.line_num} has {len(entries)} entries for {len(names)} columns"
+            )
+        rows.append(dict(zip(names, entries, strict=True)))
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two columns are called {name!r}")
+    return rows
 
 
 def _number(value: Any) -> float:
@@ -623,9 +644,10 @@ def _intervals_of_table(rows: list[Mapping[str, Any]]) -> _ByDevice:
     periods = dict.fromkeys(intervals, 0.0)
     for row in rows:
         device = row["device"]
-        end = _number(row["end"])
-        intervals[device].append((_number(row["start"]), end))
-        periods[device] = max(periods[device], _number(row.get("period", end)))
+        end = _seconds(row, "end")
+        period = _seconds(row, "period") if "period" in row else end
+        intervals[device].append((_seconds(row, "start"), end))
+        periods[device] = max(periods[device], period)
     return {device: (intervals[device], periods[device]) for device in intervals}
 
 
@@ -635,9 +657,15 @@ def _intervals_of_states(rows: list[Mapping[str, Any]]) -> _ByDevice:
     open_since = {}
     for row in rows:
         device = row["device"]
-        time = _number(row["t_start_s"])
+        time = _seconds(row, "t_start_s")
         periods[device] = time
-        if row["state"] in ("AVL", "AVL_TRAIN"):
+        state = row["state"]
+        if state not in _STATES:
+            raise ValueError(
+                f"device {device!r} has the state {state!r} at {time:g} s; write AVL or "
+                "AVL_TRAIN where it is available, and UN_AVL or AVL_EVAL where it is not"
+            )
+        if _STATES[state]:
             open_since.setdefault(device, time)
         elif device in open_since:
             intervals[device].append((open_since.pop(device), time))
@@ -645,6 +673,16 @@ def _intervals_of_states(rows: list[Mapping[str, Any]]) -> _ByDevice:
     for device, start in open_since.items():
         intervals[device].append((start, periods[device]))
     return {device: (intervals[device], periods[device]) for device in intervals}
+
+
+def _seconds(row: Mapping[str, Any], column: str) -> float:
+    """The time in a column of a table, or a ValueError that names the device."""
+    time = _number(row[column])
+    if not math.isfinite(time):
+        raise ValueError(
+            f"device {row['device']!r} has {column} {short(row[column])}; give seconds"
+        )
+    return time
 
 
 def _checked_devices(columns: Mapping[str, Sequence[float]]) -> DeviceTraces:
@@ -665,7 +703,9 @@ def _checked_devices(columns: Mapping[str, Sequence[float]]) -> DeviceTraces:
 
 
 def _checked_intervals(
-    intervals: list[list[tuple[float, float]]], periods: list[float]
+    intervals: list[list[tuple[float, float]]],
+    periods: list[float],
+    names: Sequence[str | int],
 ) -> AvailabilityTraces:
     _require(intervals, "has no measured device; give traces that succeeded")
     width = max(1, *map(len, intervals))
@@ -674,10 +714,14 @@ def _checked_intervals(
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
         ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
         times = ordered.ravel()
+        if period == 0:
+            raise ValueError(
+                f"the trace of device {names[device]!r} is 0 s long; end it with a later time"
+            )
         is_finite = period > 0 and np.isfinite(times).all()
         if not is_finite or (np.diff(times, prepend=0.0, append=period) < 0).any():
             raise ValueError(
-                f"intervals of device {device} overlap, or leave its trace of "
+                f"intervals of device {names[device]!r} overlap, or leave its trace of "
                 f"{period:g} s; mend or drop it"
             )
         starts[device, : len(ordered)] = ordered[:, 0]

@@ -318,8 +318,8 @@ def check_labels(
         raise ValueError(
             f"{name}: is {labels.dtype} of shape {labels.shape}; give one integer class "
             f"number for each of the {num_examples} examples of {inputs_name}, e.g. "
-            "y.astype(int), y.argmax(-1) of one-hot rows, or np.unique(y, "
-            "return_inverse=True)[1] of names; targets that are no classes need a data "
+            "y.astype(int), y[:, 0] of a single column, y.argmax(-1) of one-hot rows, or "
+            "np.unique(y, return_inverse=True)[1] of names; targets that are no classes need a data "
             "class of your own"
         )
     is_outside = (labels < 0) | (labels >= MAX_CLASSES)

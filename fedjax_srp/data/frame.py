@@ -154,13 +154,23 @@ def _features(frame: pd.DataFrame, columns: list[Any]) -> np.ndarray:
         if is_text and len(columns) == 1:
             return np.array(list(cells), str)
         if cells.dtype.kind not in "biuf":
+            wrong = next((cell for cell in cells if not _is_number(cell)), cells[0])
             raise ValueError(
-                f"features={column!r}: has {short(cells[0])} of type {cells.dtype}, no "
+                f"features={column!r}: has {short(wrong)} of type {cells.dtype}, no "
                 "number; convert it, e.g. with pd.get_dummies, or name the columns to use, "
                 "features=[...]"
             )
         values.append(cells.astype(float))
     return np.stack(values, axis=1)
+
+
+def _is_number(cell: Any) -> bool:
+    """True also for the text of a number, as a column has that pandas read as text."""
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _users(frame: pd.DataFrame, column: Any) -> np.ndarray:

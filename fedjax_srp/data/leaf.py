@@ -25,7 +25,6 @@ from fedjax_srp.data.rows import dict_of_unique_keys, reading
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED, open_file
 
-_IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 # index of the text in an input of Sent140: id, date, query, user, text, training or test
 _TEXT = 4
 _DAY = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.*")  # its date begins so
@@ -67,9 +66,7 @@ def read(folder: Path) -> RawArrays:
     origin = [*files["train"], *files["test"]]
     faces = _root(folder) / _FACES
     if faces.is_dir():
-        origin.extend(
-            path for path in faces.iterdir() if _IMAGE_FILE.fullmatch(path.name)
-        )
+        origin.extend(path for path in faces.iterdir() if _is_image_file(path.name))
     arrays = dict(cached(_root(folder), "leaf", origin, lambda: _decode(files)))
     class_names = arrays.pop("class_names", None)
     raw = RawArrays(**arrays)  # pyright: ignore[reportArgumentType]
@@ -156,7 +153,7 @@ def _of_texts(root: Path, columns: dict[str, np.ndarray]) -> dict[str, np.ndarra
     """Replace texts by tokens or images, and labels (0 and 4, say) by 0, 1, ..."""
     inputs = [*columns["x_train"], *columns["x_test"]]
     labels = [*columns["y_train"], *columns["y_test"]]
-    are_images = all(map(_IMAGE_FILE.fullmatch, inputs))
+    are_images = all(map(_is_image_file, inputs))
     if (
         not are_images
         and not all(map(_is_digit, labels))
@@ -179,6 +176,10 @@ def _of_texts(root: Path, columns: dict[str, np.ndarray]) -> dict[str, np.ndarra
             columns[f"x_{kind}"] = text.tokens(inputs, vocabulary)
         columns[f"y_{kind}"] = np.searchsorted(classes, columns[f"y_{kind}"])
     return columns
+
+
+def _is_image_file(name: Any) -> bool:
+    return isinstance(name, str) and Path(name).suffix.lower() in images.SUFFIXES
 
 
 def _is_letter(label: Any) -> bool:
@@ -257,6 +258,8 @@ def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray
     all_labels = []
     sizes = []
     for user in users:
+        if user not in content["user_data"]:
+            raise ValueError(f"user {user!r} is in users and not in user_data")
         entry = content["user_data"][user]
         inputs = entry["x"]
         if inputs and _are_sequences(inputs[0]):

@@ -111,7 +111,26 @@ def read_partition(path: str | Path) -> PartitionFile:
                 f"{where}: clients {short(empty)} have no {kind} rows; give them some, or "
                 "leave the clients out (of clients split by user, srp.data.holdout_clients)"
             )
+        _check_once(where, kind, of_clients)
     return PartitionFile(numbers["train"], numbers.get("test", {}), is_of_all)
+
+
+def _check_once(where: str, kind: str, of_clients: Mapping[str, np.ndarray]) -> None:
+    """Raise a ValueError if a row is listed twice, for one client or for two."""
+    names = [*of_clients]
+    together = np.concatenate([*of_clients.values()])
+    rows, number = np.unique(together, return_counts=True)
+    if (number == 1).all():
+        return
+    row = rows[np.argmax(number > 1)]
+    owners = np.repeat(names, [len(own) for own in of_clients.values()])
+    first, second = owners[together == row][:2].tolist()
+    problem = f"is listed for clients {first!r} and {second!r}"
+    if first == second:
+        problem = f"is listed twice for client {first!r}"
+    raise ValueError(
+        f"{where}: {kind} row {row} {problem}; give each row to one client, once"
+    )
 
 
 def with_tests(found: PartitionFile, fraction: float | None) -> PartitionFile:

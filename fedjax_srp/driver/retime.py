@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from fedjax_srp.base import (
+    WASTED_TIME,
     ClientOutput,
     Clock,
     FederatedAlgorithm,
@@ -31,7 +32,10 @@ _WITHOUT_SPEEDS = (Full, Uniform)
 
 @part
 class Idle(FederatedAlgorithm):
-    """Algorithm whose clients do nothing; its rounds take the time of the clock."""
+    """Algorithm whose clients do not train; its rounds take the time of the clock.
+
+    A client's state is a checksum of the rounds in which it took part.
+    """
 
     name = "idle"
 
@@ -40,10 +44,15 @@ class Idle(FederatedAlgorithm):
         return ()
 
     @override
+    def init_client(self, key: Any, server: Any, data: Any) -> jax.Array:
+        return jnp.uint32(0)
+
+    @override
     def client(
         self, key: Any, broadcast: Any, state: Any, data: Any, context: Any
     ) -> ClientOutput:
-        return ClientOutput(())
+        number = context.round.astype(jnp.uint32) + jnp.uint32(1)
+        return ClientOutput((), state=jnp.uint32(16777619) * state + number)
 
     @override
     def server(self, key: Any, server: Any, mean: Any, context: Any) -> tuple[()]:
@@ -99,23 +108,34 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
             f"history={short(history)}: the time of its start depends on the clock; train it anew, "
             "or with a free start"
         )
-    times = simulate(
-        Idle(),
-        data,
-        participation=policy,
-        clock=clock,
-        num_rounds=history.num_rounds,
-        eval_every=history.num_rounds,
-        key=jax.random.wrap_key_data(jnp.asarray(record["key"], jnp.uint32)),
-        progress=False,
-    )
+
+    def idle_run(clock: Any) -> History:
+        return simulate(
+            Idle(),
+            data,
+            participation=policy,
+            clock=clock,
+            num_rounds=history.num_rounds,
+            eval_every=history.num_rounds,
+            keep_clients=True,
+            key=jax.random.wrap_key_data(jnp.asarray(record["key"], jnp.uint32)),
+            progress=False,
+        )
+
+    times = idle_run(clock)
     if times.communication_included:
         raise ValueError(
             f"clock={short(clock)}: its times depend on the work of a round; train the run anew "
             "under this clock"
         )
+    metrics = {n: each for n, each in history.metrics.items() if n != WASTED_TIME}
     same_cohorts = np.array_equal(times.cohort_size, history.cohort_size)
-    if not same_cohorts or not np.array_equal(times.rounds_taken, history.rounds_taken):
+    same_cohorts &= np.array_equal(times.rounds_taken, history.rounds_taken)
+    if same_cohorts and {WASTED_TIME} & {*history.metrics, *times.metrics}:
+        # clients come, go or fail: the same numbers may be those of other rounds
+        before = idle_run(rebuild(record["clock"]))
+        same_cohorts = np.array_equal(times.client_states, before.client_states)
+    if not same_cohorts:
         raise ValueError(
             f"clock={short(clock)}: other clients take part than in the run; train it anew "
             "under this clock"
@@ -124,6 +144,7 @@ def retime(history: History, data: FederatedSource, clock: Clock | str) -> Histo
         history,
         compute_time=times.compute_time,
         client_time=times.client_time,
+        metrics={**metrics, **times.metrics},
         communication_included=False,
         config={**record, "clock": times.config["clock"]},
     )

@@ -305,6 +305,7 @@ def from_module(
     if jnp.issubdtype(dtype, jnp.floating):
         # not constant, or a module that normalises its input sees zeros
         x = jax.random.uniform(jax.random.key(2), x.shape, dtype)
+    others: set[str] = set()
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:
@@ -317,9 +318,10 @@ def from_module(
     except Exception as error:  # of any type: the library and the module are not ours
         reason = " ".join(str(error).split())
         remedy = (
-            "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox"
+            "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox, "
+            "whose layers are called in plain Python (not by nnx.scan)"
         )
-        if isinstance(module, nn.Module):
+        if others or isinstance(module, nn.Module):
             remedy = (
                 "for dropout and BatchNorm take srp.models.Split: the noise of a layer, "
                 "and a layer of its own"

@@ -25,7 +25,7 @@ class Deadline(ParticipationPolicy):
     A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever
     is first; if no client is done at `limit`, it ends at the first report. `Deadline(limit=60.0,
     quorum=100, policy=Uniform(130))` is the reporting window of production systems (Bonawitz et
-    al., 2019, section 2.2).
+    al., 2019, section 2.2). Clients that are late stop then, and can be selected in the next round.
 
     The metric `wasted_time` is the total time, in time units, that selected clients work which are
     too late: until the round ends.

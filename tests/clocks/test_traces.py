@@ -84,6 +84,11 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
             {}, [[0, 5]], [[3, 8]], [8],
         ),  # the last interval is open
         (
+            "device, t_start_s, state\nx, 0, AVL\ny, 0, UN_AVL\ny, 4, AVL\nx, 5, AVL\nx, 5, UN_AVL\n"
+            "x, 6, AVL\ny, 8, AVL\nx, 9, AVL\n",
+            {}, [[0, 6], [4, 0]], [[5, 9], [8, 0]], [9, 8],
+        ),  # spaces, lines of two devices by turns, a state of no length
+        (
             "device,trace,t_start_s,state\nx,t,0,AVL_TRAIN\nx,t,3,UN_AVL\nx,t,5,AVL_TRAIN\nx,t,8,AVL_EVAL\nx,u,0,UN_AVL\n",
             {"trace": "t"}, [[0, 5]], [[3, 8]], [8],
         ),
@@ -198,6 +203,36 @@ def test_pickles_are_refused_without_reading_them_and_compressed_files_are_read(
             read_availability,
             "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n",
             "name one of t, u",
+        ),
+        (  # words of another library, in which nobody would ever be available
+            read_availability,
+            "device,t_start_s,state\nann,0,on\nann,54,off\nann,890,on\n",
+            "device 'ann' has the state 'on' at 0 s; write AVL",
+        ),
+        (
+            read_availability,
+            "device,t_start_s,state\nann,0,AVL\nann,soon,UN_AVL\n",
+            "device 'ann' has t_start_s 'soon'; give seconds",
+        ),
+        (
+            read_availability,
+            "device,t_start_s,state\nbob,0,AVL\nbob,3,AVL\nann,0,UN_AVL\n",
+            "trace of device 'ann' is 0 s long; end it",
+        ),
+        (
+            read_availability,
+            "device,t_start_s,state\nann,0,AVL\nann,9,UN_AVL\nann,5,AVL\nann,7,AVL\n",
+            "intervals of device 'ann' overlap",
+        ),
+        (
+            read_availability,
+            "device,start,end,period\nann,4,,9\n",
+            "device 'ann' has end ''; give seconds",
+        ),
+        (
+            read_availability,
+            "device,t_start_s,state\nann,0,AVL\n\nann,9\n",
+            "line 4 has 2 entries for 3 columns",
         ),
     ],
 )

@@ -108,6 +108,11 @@ WRONG = [
         "features: 'outcome' is user, label or split too",
     ),
     ({}, {"features": []}, "features: no column is left; give one or more"),
+    (  # one cell of a column that pandas read as text
+        {"age": [*map(str, range(11)), "nine"]},
+        {},
+        "features='age': has 'nine' of type object, no number",
+    ),
     ({}, {"split": None}, r"features='part': has 'train' of type .*pd.get_dummies"),
     (
         {"age": [np.nan, *[1.0] * 11]},
@@ -322,7 +327,7 @@ WRONG_FILES = {
     ),
     "i.json": (
         '{"train": [[1, 1]], "test": [[2]]}',
-        "example 1 is listed twice for client 0",
+        "train row 1 is listed twice for client .0.",
     ),
     "j.json": (
         '{"data_indices": [{"train": [0], "test": [0]}]}',

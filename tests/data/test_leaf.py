@@ -165,7 +165,7 @@ def broken(x=((0.5,),), y=(1,), **changes):
 BROKEN = {
     "Unterminated string": broken()[:-9],
     "'utf-8' codec": b"{\xff}",
-    "KeyError('b')": broken(users=["a", "b"]),
+    "user 'b' is in users and not in user_data": broken(users=["a", "b"]),
     "list indices must be": json.dumps([1, 2]),
     "maximum recursion depth": "[" * 100_000,
     "user 'a' has 1 inputs, 2 labels and num_samples 1": broken(y=[1, 2]),
@@ -233,7 +233,7 @@ def test_shapes_must_agree(x, shape, tmp_path):
         ),
         (
             ("7", "7"),
-            ["01.jpg", "02.jpg"],
+            ["01.JPG", "img/my photo.webp"],
             [1, 0],
             "inputs are names of image files.*no folder raw/img_align_celeba.*put it",
         ),

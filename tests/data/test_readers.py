@@ -109,6 +109,14 @@ def test_a_partition_of_data_without_tests_counts_all_their_rows(tmp_path):
                 assert_allclose(examples(data, client, kind)[0], x[rows], rtol=1e-6)
         with refused("test_fraction=0.5: partition=.* lists test rows; leave test_frac"):
             load(folder, partition=parts, test_fraction=0.5)
+    for content, problem in {
+        '{"a": [0, 2, 2], "b": [1, 3]}': "train row 2 is listed twice for client 'a'",
+        '{"a": [0, 2, 4], "b": [1, 4]}': "train row 4 is listed for clients 'a' and 'b'",
+    }.items():
+        twice = tmp_path / "twice.json"
+        twice.write_text(content)
+        with refused(f"partition=.*twice.json': {problem}; give each row to one client"):
+            load(folder, partition=twice)
     lists = tmp_path / "lists.json"
     lists.write_text('{"a": [0, 2, 4, 11], "b": [1, 3, 10, 7]}')
     half = load(folder, partition=lists, test_fraction=0.5)
@@ -879,21 +887,23 @@ def test_leafs_celeba(tmp_path):
     faces = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
     faces.mkdir(parents=True)
     root = faces.parents[1]
-    write(root / "train" / "all.json", {"7": (["1.png", "2.png"], [1.0, 0.0])})
+    write(root / "train" / "all.json", {"7": (["1.PNG", "my 2.webp"], [1.0, 0.0])})
     write(root / "test" / "all.json", {"7": (["3.png"], [1])})
-    with refused("raw/img_align_celeba/1.png is missing"):
+    with refused("raw/img_align_celeba/1.PNG is missing"):
         load(tmp_path / "celeba")
-    for number in (1, 2, 3):
+    for number, name in enumerate(("1.PNG", "my 2.webp", "3.png"), start=1):
         image = pillow.new("RGB", (178, 218), (number, 80 * number, 0))
-        image.save(faces / f"{number}.png")
+        image.save(faces / name, lossless=True)
     data = load(tmp_path / "celeba")
     assert data.x_train.shape == (2, 84, 84, 3)
     assert data.x_train[:, 50, 50].tolist() == [[1, 80, 0], [2, 160, 0]]
     assert (data.y_train.tolist(), data.class_names) == ([1, 0], ("0", "1"))
-    pillow.new("RGB", (178, 218), (9, 9, 9)).save(faces / "2.png")  # in place
+    pillow.new("RGB", (178, 218), (9, 9, 9)).save(
+        faces / "my 2.webp", lossless=True
+    )  # in place
     assert load(tmp_path / "celeba").x_train[1, 50, 50].tolist() == [9, 9, 9]
-    (faces / "2.png").write_bytes(b"no image")
-    with refused("raw/img_align_celeba/2.png is damaged"):
+    (faces / "my 2.webp").write_bytes(b"no image")
+    with refused("raw/img_align_celeba/my 2.webp is damaged"):
         load(tmp_path / "celeba")
 
 

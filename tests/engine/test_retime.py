@@ -1,5 +1,7 @@
 """Times of a run drawn anew for another clock."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from reference.small import refused
 import fedjax_srp as srp
 
 DATA = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
+FIXED = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 OTHER = "random"
 GIVEN = {"num_rounds": 4, "eval_every": 2, "progress": False}
 
@@ -20,22 +23,41 @@ def run_of(policy, clock="fixed", **more):
     return srp.simulate(method, DATA, key=key, **given)
 
 
+def times_of(history):
+    """Everything in a history that a clock decides."""
+    wasted = history.metrics.get("wasted_time")
+    return [history.compute_time, history.client_time, wasted, history.config["clock"]]
+
+
 @pytest.mark.parametrize(
-    "policy",
-    [srp.participation.Full(), srp.participation.Uniform(3)],
-    ids=["full", "pool"],
+    ("policy", "clock", "other"),
+    [
+        (srp.participation.Full(), FIXED, OTHER),
+        (srp.participation.Uniform(3), FIXED, OTHER),
+        (
+            srp.participation.Full(),
+            srp.clocks.Failing(FIXED, rate=0.5),
+            srp.clocks.Failing(dataclasses.replace(FIXED, work=7.0), rate=0.5),
+        ),
+    ],
+    ids=["full", "pool", "failing"],
 )
-def test_a_retimed_run_is_the_run_under_the_other_clock(policy):
-    run = run_of(policy)
-    found = srp.retime(run, DATA, OTHER)
-    real = run_of(policy, OTHER)
-    np.testing.assert_array_equal(found.compute_time, real.compute_time)
-    np.testing.assert_array_equal(found.client_time, real.client_time)
+def test_a_retimed_run_is_the_run_under_the_other_clock(policy, clock, other):
+    run = run_of(policy, clock)
+    found = srp.retime(run, DATA, other)
+    real = run_of(policy, other)
+    np.testing.assert_equal(times_of(found), times_of(real))
     np.testing.assert_array_equal(found.accuracy, run.accuracy)
-    assert found.config["clock"] == real.config["clock"]
     assert not np.array_equal(found.compute_time, run.compute_time)
-    back = srp.retime(found, DATA, "fixed")
-    np.testing.assert_array_equal(back.compute_time, run.compute_time)
+    back = srp.retime(found, DATA, clock)
+    np.testing.assert_equal(times_of(back), times_of(run))
+
+
+def halves(first):
+    """A clock under which half of the clients can take part in each round, `first` the lower or the upper ones."""
+    starts = np.where(np.arange(6) // 3 == first, 0.0, 5.0)[:, None]
+    five = srp.clocks.Fixed(srp.clocks.Constant(5.0))
+    return srp.clocks.Available(five, srp.clocks.Intervals(starts, starts + 5, 10.0))
 
 
 @srp.part
@@ -67,6 +89,12 @@ class Second(srp.participation.Full):
                 srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
                 srp.clocks.Markov(on=1.0, off=4.0),
             ),
+            "clock=.*other clients take part than in the run; train it anew",
+        ),
+        (  # as many clients in every round, and as many rounds for each
+            srp.participation.Full(),
+            {"clock": halves(0)},
+            halves(1),
             "clock=.*other clients take part than in the run; train it anew",
         ),
         (

@@ -153,6 +153,26 @@ class Normed(nn.Module):
         return nn.Dense(3)(nn.BatchNorm(use_running_average=True)(x))
 
 
+class Dropped(nnx.Module):
+    def __init__(self, rngs):
+        self.a = nnx.Linear(4, 3, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(self.a(x))
+
+
+class Scanned(nnx.Module):
+    def __init__(self, rngs):
+        each = nnx.split_rngs(splits=2)(nnx.vmap(lambda r: nnx.Linear(4, 4, rngs=r)))
+        self.layers = each(rngs)
+        self.out = nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+        over = nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return self.out(over(lambda carry, layer: layer(carry))(x, self.layers))
+
+
 REFUSED = {  # message -> (module, head)
     "head='out' is no layer; the module has none; make each layer an attribute": (
         lambda rngs: nnx.Sequential(nnx.Linear(4, 3, rngs=rngs)),
@@ -164,6 +184,8 @@ REFUSED = {  # message -> (module, head)
         Normed(),
         "Dense_0",
     ),
+    "averaged; for dropout and BatchNorm take srp.models.Split": (Dropped, "a"),
+    "whose layers are called in plain Python (not by nnx.scan)": (Scanned, "out"),
 }
 
 

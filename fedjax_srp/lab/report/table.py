@@ -55,11 +55,17 @@ def common_target(histories: Repeats, fraction: float = 0.95) -> Target:
     """Return a fraction of FedRep's mean final accuracy; without FedRep, of the best method's.
 
     It is rounded to 0.1 %, as accuracies are shown. With several rows of FedRep, the best is taken;
-    of rows equal at 0.1 %, the first.
+    of rows equal at 0.1 %, the first. Rows with a diverged run count only where there is no other.
     """
+    finite = {
+        name: runs
+        for name, runs in histories.items()
+        if all(run.diverged is None for run in runs)
+    }
+    candidates = finite or histories
     final = {}
     references = []
-    for name, runs in histories.items():
+    for name, runs in candidates.items():
         final[name] = float(np.mean([run.final_accuracy for run in runs]))
         if "fedrep" in (name, runs[0].name):
             references.append(name)
@@ -67,9 +73,9 @@ def common_target(histories: Repeats, fraction: float = 0.95) -> Target:
     def rank(name: str) -> float:
         return round(final[name], 3) if math.isfinite(final[name]) else -math.inf
 
-    best = max(references or histories, key=rank)
+    best = max(references or candidates, key=rank)
     reason = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
-    if len(histories[best]) > 1:
+    if len(candidates[best]) > 1:
         reason += " (mean over runs)"
     return Target(round(fraction * final[best], 3), reason)
 
