@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import io
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import pandas as pd
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -160,6 +163,24 @@ def _finished(args: argparse.Namespace, found: Any) -> Any:
             f"{found}: {len(found.failures)} failed; the same command tries them again"
         )
     return found
+
+
+def write_table(
+    file: Path,
+    rows: Iterable[Mapping[str, Any]],
+    keys: Sequence[str] = (),
+    float_format: str | None = None,
+) -> None:
+    """Write rows to a CSV file; with `keys` it keeps its own rows, but those with the values of new ones there."""
+    new = pd.DataFrame(rows).to_csv(index=False, float_format=float_format)
+    frame = pd.read_csv(io.StringIO(new), dtype=str, keep_default_na=False)
+    if keys and file.exists():
+        old = pd.read_csv(file, dtype=str, keep_default_na=False)
+        replaced = pd.MultiIndex.from_frame(frame[[*keys]])
+        is_kept = ~pd.MultiIndex.from_frame(old[[*keys]]).isin(replaced)
+        frame = pd.concat([old[is_kept], frame], ignore_index=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.replace({file: functools.partial(frame.to_csv, index=False)})
 
 
 def in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,7 +77,8 @@ def layer(
         clocks = ["fixed", "random"]
         for clock, is_needed in (("fixed", True), ("random", False)):
             left_out = [name for name in names if needs_clock(name) == is_needed]
-            exclude.append({"method": left_out, "clock": clock})
+            if left_out:
+                exclude.append({"method": left_out, "clock": clock})
     if figure.one_of > 1:
         for num_clients in sorted(set(numbers_of_clients(tables))):
             pool = max(2, round(num_clients / figure.one_of))

@@ -17,9 +17,7 @@ from experiments.srpfl.causes import (
     METHODS,
     OPTIONS,
     SIZES,
-    merged,
     score_rows,
-    write,
 )
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
@@ -49,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
         facts |= {"seed": values["seed"], "method": values["method"]}
         rows += score_rows(history, facts)
     file = scripts.results_folder(args) / "sweep.csv"
-    write(file, merged(file, rows, (*CELL, "seed", "method")))
+    scripts.write_table(file, rows, [*CELL, "seed", "method"])
     print(sweep(file.parent))
 
 

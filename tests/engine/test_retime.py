@@ -1,5 +1,7 @@
 """Times of a run drawn anew for another clock."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -82,6 +84,15 @@ def test_runs_whose_training_depends_on_the_clock_are_refused(
 ):
     with refused(f"^(history|clock)=.*{message}"):
         srp.retime(run_of(policy, **given), DATA, clock)
+
+
+@pytest.mark.parametrize("fact", ["cohort_size", "rounds_taken"])
+def test_other_cohorts_are_refused_by_either_sign(fact):
+    """Equally many but other clients differ in the second, the same ones in other rounds in the first."""
+    run = run_of(srp.participation.Full())
+    changed = getattr(run, fact) + np.array([1, -1] + [0] * (len(getattr(run, fact)) - 2))
+    with refused("clock=.*other clients take part than in the run; train it anew"):
+        srp.retime(dataclasses.replace(run, **{fact: changed}), DATA, OTHER)
 
 
 def test_other_data_than_those_of_the_run_are_told():
