@@ -87,6 +87,16 @@ def layer(
     return {"axes": axes, "exclude": exclude, "where": where}
 
 
+def check_pools(tables: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Raise a ValueError for a column whose number of clients, and so the pool, is not known."""
+    for name in columns:
+        options = {**tables.get("options", {}), **tables["variants"].get(name, {})}
+        if "num_clients" not in options:
+            raise ValueError(
+                f"variants.{name}: num_clients is missing, of which a fifth is drawn in each round; give it"
+            )
+
+
 def title_of(column: str, scale: str) -> str:
     """Return the title of a data set at a scale, which names its files."""
     title = TITLES.get(column, column)
@@ -147,6 +157,12 @@ def main(
     with scripts.reported_by(parser):
         check_known("methods", names, methods.names())
         given = layer(FIGURES[figure], names, tables)
+        if FIGURES[figure].one_of > 1:
+            of_scale = tables.get("scales", {}).get(args.scale, {})
+            axes = {**tables["axes"], **of_scale.get("axes", {})}
+            check_pools(
+                tables, args.datasets or axes.get("variant", [*tables["variants"]])
+            )
         if args.datasets:
             given["axes"]["variant"] = args.datasets
         if args.seeds is not None:

@@ -147,6 +147,8 @@ def test_arguments_without_effect_are_refused_as_those_of_the_file_are(file):
     many = [{"num_clients": 10, "set": {"epochs": 2}}]  # as without a scale
     small = overlaid(read(file, "smoke")[0], at_scale({"where": many}, None, "grid"))
     assert {point.run.options.get("epochs") for point in points(small)} == {None}
+    few = [{"variant": "mnist", "num_clients": 10, "set": {"epochs": 2}}]
+    assert len(laid_over(file, axes={"variant": ["digits"]}, where=few)) == 9
     file.write_text(FILE.replace("hidden = [8]", "hidden = [8]\nmu = 0.1"))
     with refused("mu: no method of the grid reads it.* remove it"):
         laid_over(file, axes={"method": ["fedavg"]})

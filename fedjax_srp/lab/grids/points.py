@@ -97,7 +97,7 @@ class Spec(NamedTuple):
     exclude: Sequence[Mapping[str, Any]] = ()  # rules of runs that are left out
     where: Sequence[Mapping[str, Any]] = ()  # rules, and options that they `set`
     last: frozenset[Fact] = frozenset()  # options of the layer that was laid last
-    # grids of the same file, and of the other variants: what has an effect there may be without one here
+    # other layers and scales: what has an effect there may be without one here
     others: Sequence[Spec] = ()
 
 
@@ -310,11 +310,8 @@ def points(spec: Spec) -> list[Point]:
     Options that a method does not read are left out of its runs, and runs that are then equal are merged.
     """
     problems = Problems()
-    if VARIANT in spec.axes:
-        all_variants = spec._replace(axes=without_names(spec.axes, [VARIANT]))
-        spec = spec._replace(others=[*spec.others, all_variants])
     last = spec.last
-    others = spec.others
+    others = [*spec.others, spec] if VARIANT in spec.axes else spec.others
     spec, chosen = _coerced(spec, problems)
     distinguishing = dict.fromkeys(spec.axes)
     for options in (*spec.variants.values(), *(rule["set"] for rule in spec.where)):
@@ -380,12 +377,14 @@ class _Effects:
 
 
 def _effects_of(spec: Spec) -> set[Fact]:
-    """Return what has an effect in a grid, which may lack what another layer has; nothing of one with errors."""
+    """Return what has an effect in a grid with all of its variants; nothing for one with errors.
+
+    It may lack what another layer has.
+    """
     try:
-        spec, chosen = _coerced(spec, Problems())
+        spec, _ = _coerced(spec, Problems())
     except ValueError:
         return set()
-    spec = spec._replace(variants={name: spec.variants[name] for name in chosen})
     effects = _Effects(spec)
     for _, given, together in _products(spec, effects.had):
         try:
