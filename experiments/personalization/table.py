@@ -181,12 +181,10 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     options = {
         "scale_name": args.scale,
-        "data_dir": None if args.data_dir is None else str(args.data_dir),
         "checkpoints": str(args.out / "checkpoints"),
     }
     axes = {"seed": args.seeds, "training": args.methods}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(args, train, axes=axes, options=options)
+    found = scripts.measure_each(args, train, axes=axes, options=options)
     new = [row for of_training in found for row in of_training]
     file = (args.results or HERE / "results") / "table.csv"
     scripts.write_table(file, new, IDENTITY)

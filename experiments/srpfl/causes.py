@@ -170,23 +170,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.epilog = "--dry-run plans the runs alone; the gradients are measured after them, for each setting and seed"
     args = parser.parse_args(arguments)
     seeds = list(range(args.seeds))
-    with scripts.reported_by(parser):
-        found = scripts.run_grid(
-            args,
-            options=OPTIONS | CELL,
-            axes={"variant": args.settings, "seed": seeds, "method": list(METHODS)},
-            scales={name: {"options": size} for name, size in SIZES.items()},
-            **tables(),
-        )
-        gradients = scripts.measure(
-            args,
-            first_gradient,
-            axes={"setting": args.settings, "seed": seeds},
-            options={
-                "scale": args.scale,
-                "data_dir": args.data_dir and str(args.data_dir),
-            },
-        )
+    found = scripts.run_grid(
+        args,
+        options=OPTIONS | CELL,
+        axes={"variant": args.settings, "seed": seeds, "method": list(METHODS)},
+        scales={name: {"options": size} for name, size in SIZES.items()},
+        **tables(),
+    )
+    gradients = scripts.measure(
+        args,
+        first_gradient,
+        axes={"setting": args.settings, "seed": seeds},
+        options={"scale": args.scale},
+    )
     rows = []
     for name, history in found.histories.items():
         values = found.values[name]

@@ -154,7 +154,7 @@ def main(
         names = args.methods or tables["axes"]["method"]
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"--file {args.file}: {error}; give a copy of figure3.toml")
-    with scripts.reported_by(parser):
+    with scripts.reported():
         check_known("methods", names, methods.names())
         given = layer(FIGURES[figure], names, tables)
         if FIGURES[figure].one_of > 1:

@@ -32,14 +32,13 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     axes = {option: list(getattr(args, column)) for column, option in CELL.items()}
     axes |= {"seed": range(args.seeds), "method": METHODS}
-    with scripts.reported_by(parser):
-        found = scripts.run_grid(
-            args,
-            options=OPTIONS,
-            axes=axes,
-            where=EVALUATIONS,
-            scales={name: {"options": size} for name, size in SIZES.items()},
-        )
+    found = scripts.run_grid(
+        args,
+        options=OPTIONS,
+        axes=axes,
+        where=EVALUATIONS,
+        scales={name: {"options": size} for name, size in SIZES.items()},
+    )
     rows = []
     for name, history in found.histories.items():
         values = found.values[name]
