@@ -20,6 +20,7 @@ from fedjax_srp.results import atomic
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
 BAND = "line: mean of the trials, band: lowest to highest trial"
+MAX_LETTERS = 100  # of a list that is printed
 MAX_POINTS = 40  # of a curve, in figures and in results
 
 
@@ -123,13 +124,27 @@ def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
     full.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1).save(path, optimize=True)
 
 
+def print_results(found: Any, name: str = "") -> None:
+    """Print results a line each, and of long lists the last entry."""
+    entries: Any = ()
+    if isinstance(found, Mapping):
+        entries = found.items()
+    elif isinstance(found, list) and any(isinstance(each, Mapping) for each in found):
+        entries = enumerate(found)
+    for word, each in entries:
+        print_results(each, f"{name}{word}: ")
+    if not entries:
+        text = str(found)
+        print(name + (text if len(text) <= MAX_LETTERS else f"... {found[-1]}"))
+
+
 def save(
     args: argparse.Namespace,
     name: str,
     results: Mapping[str, Any],
     figure: Figure | None = None,
 ) -> None:
-    """Write `name`.json to --out, and `name`.png if there is a figure."""
+    """Write and print `name`.json in --out, and write `name`.png if there is a figure."""
     folder = scripts.results_folder(args)
     known = {what: vars(args)[what] for what in ("scale", "seed") if what in args}
     text = json.dumps({**known, **results}, indent=1, allow_nan=False) + "\n"
@@ -137,4 +152,5 @@ def save(
     if figure is not None:
         files[folder / f"{name}.png"] = lambda path: save_picture(figure, path)
     atomic.replace(files)
+    print_results(results)
     print(f"wrote {' and '.join(map(str, files))}")

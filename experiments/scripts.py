@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import inspect
+import io
+import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import pandas as pd
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -70,7 +75,7 @@ def results_folder(args: argparse.Namespace) -> Path:
 
 
 @contextlib.contextmanager
-def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
+def reported() -> Iterator[None]:
     """Report an error that the package or a script raised on purpose as one of the command line."""
     try:
         yield
@@ -78,7 +83,8 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         if not (is_ours(error) or file.is_relative_to(Path(__file__).parent)):
             raise
-        command.error(str(error))
+        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def grid_parser(
@@ -95,16 +101,14 @@ def measurement_parser(
     return parser(doc, scales, out, *options, *MEASUREMENT)
 
 
+@reported()
 def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -> Any:
-    """Run a grid with the options of `grid_parser`, and return it; --dry-run ends the script with its plan.
+    """Run a grid with the options of `grid_parser`, and return it; --dry-run and errors end the script.
 
     Args:
         args: parsed; --data-dir is an option of every run.
         file: of the grid.
         **given: arguments of `srp.grid`, laid over the file.
-
-    Raises:
-        ValueError: the grid has errors, or runs have failed.
     """
     if getattr(args, "data_dir", None) is not None:
         given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
@@ -118,14 +122,16 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
     return _finished(args, srp.grid(file, **given, **options))
 
 
+@reported()
 def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
     """Measure a function with the options of `measurement_parser`, below the folder of the runs.
 
-    Raises:
-        ValueError: cases have failed.
+    Its argument `data_dir`, if it has one, is --data-dir. --dry-run and errors end the script.
     """
     _use_machine(args)
     options = {"axes": {}, **given, **_launched(args)}
+    if "data_dir" in inspect.signature(function).parameters:
+        options["options"] = {**given.get("options", {}), "data_dir": args.data_dir}
     out = args.out / function.__name__
     return _finished(args, srp.measure(function, out=out, **options))
 
@@ -160,6 +166,24 @@ def _finished(args: argparse.Namespace, found: Any) -> Any:
             f"{found}: {len(found.failures)} failed; the same command tries them again"
         )
     return found
+
+
+def write_table(
+    file: Path,
+    rows: Iterable[Mapping[str, Any]],
+    keys: Sequence[str] = (),
+    float_format: str | None = None,
+) -> None:
+    """Write rows to a CSV file; with `keys` it keeps its own rows, but those with the values of new ones there."""
+    new = pd.DataFrame(rows).to_csv(index=False, float_format=float_format)
+    frame = pd.read_csv(io.StringIO(new), dtype=str, keep_default_na=False)
+    if keys and file.exists():
+        old = pd.read_csv(file, dtype=str, keep_default_na=False)
+        replaced = pd.MultiIndex.from_frame(frame[[*keys]])
+        is_kept = ~pd.MultiIndex.from_frame(old[[*keys]]).isin(replaced)
+        frame = pd.concat([old[is_kept], frame], ignore_index=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.replace({file: functools.partial(frame.to_csv, index=False)})
 
 
 def in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,11 +66,6 @@ def main() -> None:
             results[label] = curves.draw_line(
                 ax, np.arange(1, rounds + 1), distance, label, color
             )
-            final = distance[:, -1]
-            low, mean, high = final.min(), final.mean(), final.max()
-            print(
-                f"{label}, round {rounds}: lowest {low:.4g}, mean {mean:.4g}, highest {high:.4g}"
-            )
     ax.set(xlabel="round", yscale="log", ylabel=r"distance dist$(B, B^*)$")
     curves.legend(figure, ax, 2)
     curves.save(

@@ -90,13 +90,6 @@ def main(arguments: list[str] | None = None) -> None:
         )
         results[name]["x"] = layers
         results[name]["accuracy"] = curves.rounded(curves.spread(accuracy[name]))
-        words = ", ".join(
-            f"{layer} {mean}"
-            for layer, mean in zip(layers, results[name]["mean"], strict=True)
-        )
-        print(
-            f"{name}: CKA {words}; accuracy after fine-tuning {results[name]['accuracy']}"
-        )
     ax.set_xticks(range(len(layers)), layers)
     ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
     curves.legend(figure, ax, 2)

@@ -80,10 +80,6 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
         results[label] = curves.draw_line(
             right, counts, errors, label, color, marker="o", **style
         )
-        print(
-            f"error with {counts} samples, {label}: "
-            + ", ".join(f"{value:.3g}" for value in errors.mean(0))
-        )
 
     for label, (local_steps, color) in METHODS.items():
         histories = runs(
@@ -96,10 +92,6 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
         norm = np.array([history.metrics["gradient_norm"] for history in histories])
         results[f"{label}, gradient norm"] = curves.draw_line(
             left, np.arange(1, rounds + 1), norm, label, color
-        )
-        mean, high = norm[:, -1].mean(), norm[:, -1].max()
-        print(
-            f"{label}: gradient norm after {rounds} rounds: mean {mean:.2g}, highest {high:.2g}"
         )
 
         errors = {

@@ -93,10 +93,6 @@ def main(arguments: list[str] | None = None) -> None:
         if name in accuracy:
             found_here["global"] = curves.spread(accuracy[name])
         results[name] = curves.rounded(found_here)
-        print(
-            f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}",
-            accuracy.get(name),
-        )
         image = ax.imshow(np.mean(matrices, 0), vmin=0, vmax=1, cmap="viridis")
         ax.grid(visible=False)
         ax.set(

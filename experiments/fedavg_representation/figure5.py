@@ -102,13 +102,6 @@ def main(arguments: list[str] | None = None) -> None:
                 if tau:
                     of_trials = curves.spread(100 * overall[name, tau, c])
                     found[name]["global"] = curves.rounded(of_trials)
-                words = ", ".join(
-                    f"{m} ± {s}"
-                    for m, s in zip(found[name]["mean"], found[name]["std"], strict=True)
-                )
-                print(
-                    f"{title}, C={shown}, {name}: {words}; global {found[name].get('global')}"
-                )
             ax.set(title=f"{title}, C = {shown}", xscale="log")
             ax.set_xticks(scale.counts, scale.counts)
             ax.set_xticks([], minor=True)

@@ -127,11 +127,8 @@ def main() -> None:
         for title, setting in SETTINGS.items()
     }
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(args, measure, variants=variants, options=options)
+    found = scripts.measure_each(args, measure, variants=variants, options=options)
     results = dict(zip(SETTINGS, found, strict=True))
-    for title, of_setting in results.items():
-        print(title, of_setting)
     curves.save(
         args, "proposition1", {"trials": trials, "rounds": rounds, "results": results}
     )

@@ -175,10 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
         for alpha, tau, m in cases(scale)
     }
     options = {"rounds": scale.rounds, "trials": scale.trials, "seed": args.seed}
-    with scripts.reported_by(parser):
-        rows = scripts.measure_each(args, measure, variants=variants, options=options)
-    for name, row in zip(variants, rows, strict=True):
-        print(f"{name}: rounds {row['rounds']}")
+    rows = scripts.measure_each(args, measure, variants=variants, options=options)
     curves.save(args, "theorem2", {"results": rows})
 
 

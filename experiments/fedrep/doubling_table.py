@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
     if args.rounds_per_stage < 1:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
-    with scripts.reported_by(parser):
+    with scripts.reported():
         runs = run(args, scale, num_seeds)
     results: dict[str, Any] = {}
     for name in args.methods or scale.methods:

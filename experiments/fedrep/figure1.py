@@ -78,10 +78,7 @@ def main() -> None:
     figure, axes = curves.panels(2, sharey=True)
     options = {"rounds": rounds, "eval_every": eval_every, "trials": trials}
     options |= {"seed": args.seed, "init": args.init}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(
-            args, measure, axes={"samples": counts}, options=options
-        )
+    found = scripts.measure_each(args, measure, axes={"samples": counts}, options=options)
     errors = {
         m: {label: np.array(values) for label, values in of_m.items()}
         for m, of_m in zip(counts, found, strict=True)
@@ -100,10 +97,6 @@ def main() -> None:
         results[label][few] = curves.draw_line(
             axes[1], at, errors[counts[0]][label], label, color
         )
-        for m, values in zip(counts, final.T, strict=True):
-            print(
-                f"{label:10s} m={m:2d}: {values.mean():.3g}, lowest {values.min():.3g}, highest {values.max():.3g}"
-            )
     axes[0].set(
         title=f"after {rounds} rounds",
         xlabel="samples m of a client",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import curves, pages, scripts
+from experiments import curves, scripts
 from experiments.fedrep import figure1, synthetic
 
 RIDGE = 1e-5
@@ -46,7 +46,6 @@ def main(arguments: list[str] | None = None) -> None:
     for samples in counts:
         drawn = synthetic.make_trials(args.seed, trials, *sizes, samples)
         results[str(samples)] = [error(training, samples, RIDGE) for training, _ in drawn]
-        print(f"m = {samples}: {pages.pm(results[str(samples)], 4)}")
     curves.save(
         args, "figure1_ridge", {"trials": trials, "ridge": RIDGE, "results": results}
     )

@@ -98,8 +98,7 @@ def main() -> None:
     counts, starts, trials = SCALES[args.scale]
     cases = {"num_clients": counts, "label": list(METHODS), "start": starts}
     options = {"trials": trials, "seed": args.seed, "heads": args.heads}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(args, measure, axes=cases, options=options)
+    found = scripts.measure_each(args, measure, axes=cases, options=options)
     distances = dict(zip(itertools.product(*cases.values()), found, strict=True))
     figure, axes = curves.panels(len(counts), sharey=True)
     results = {}
@@ -118,11 +117,6 @@ def main() -> None:
                 )
                 final = distance[:, -LAST:].mean(axis=1)
                 results[f"n={n}, {text}"] = drawn | {"final": curves.rounded(final)}
-                print(
-                    f"n={n:4d} {text:23s} last {LAST} rounds: mean {final.mean():.2g}, lowest {final.min():.2g}, "
-                    f"highest {final.max():.2g}, above 0.1 in {(final > 0.1).sum()} of {trials}",
-                    flush=True,
-                )
         ax.set(title=f"n = {n}", xlabel="round", yscale="log")
     axes[0].set_ylabel(r"distance dist$(B, B^*)$")
     curves.legend(figure, axes[0], 3)

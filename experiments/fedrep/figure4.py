@@ -94,10 +94,6 @@ def main() -> None:
         results[label] = curves.draw_line(
             ax, counts, errors[label], label, color, marker="o"
         )
-        print(
-            f"{label:10s} by samples {counts}: "
-            + ", ".join(f"{value:.3g}" for value in errors[label].mean(0))
-        )
     ax.set(
         xlabel="samples of a new client",
         xscale="log",

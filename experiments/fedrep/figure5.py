@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import fedjax_srp as srp
-from experiments import curves, pages, scripts
+from experiments import curves, scripts
 
 
 class Scale(NamedTuple):
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    with scripts.reported_by(parser):
+    with scripts.reported():
         runs = run(args, scale)
     figure, (ax,) = curves.panels(1, width=5.4)
     results = {}
@@ -111,9 +111,6 @@ def main(arguments: list[str] | None = None) -> None:
         )
         results[label] = curves.draw_line(
             ax, scale.epochs[name], values, label, color, marker="o"
-        )
-        print(
-            f"{label:18s} by epochs {scale.epochs[name]}: {', '.join(pages.pm(column, 1) for column in values.T)}"
         )
     ax.set(xlabel="local epochs: of FedRep's head, of all in FedAvg", xscale="log")
     ax.set_xticks(

@@ -28,7 +28,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_srp as srp
-from experiments import curves, pages, scripts
+from experiments import curves, scripts
 from fedjax_srp.driver.adapt import params_of
 
 ALL = 10**9  # more samples than any client has
@@ -170,10 +170,7 @@ def accuracies(scale_name: str, seed: int, data_dir: str | None) -> dict[str, li
 
 def measure_trials(args: Any, function: Any, scale_name: str, trials: int) -> list[Any]:
     """Call a function of scale, seed and data folder for every trial."""
-    options = {
-        "scale_name": scale_name,
-        "data_dir": None if args.data_dir is None else str(args.data_dir),
-    }
+    options = {"scale_name": scale_name}
     seeds = range(args.seed, args.seed + trials)
     return scripts.measure_each(args, function, axes={"seed": seeds}, options=options)
 
@@ -214,8 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
         curves.save(args, name_of_figure, known, draw(known["results"]))
         return
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
-    with scripts.reported_by(parser):
-        by_trial = measure_trials(args, accuracies, args.scale, scale.trials)
+    by_trial = measure_trials(args, accuracies, args.scale, scale.trials)
     accuracy = {name: np.array([found[name] for found in by_trial]) for name in labels}
 
     results: dict[str, dict[str, Any]] = {}
@@ -225,10 +221,6 @@ def main(arguments: list[str] | None = None) -> None:
             values = 100 * accuracy[name][:, place]
             results.setdefault(title, {})[label] = curves.summary(
                 np.arange(scale.epochs + 1), values
-            )
-            shown = [pages.pm(values[:, e], 1) for e in (1, scale.epochs)]
-            print(
-                f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %"
             )
     facts = {
         "trials": scale.trials,

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import fedjax_srp as srp
-from experiments import curves, pages, scripts
+from experiments import curves, scripts
 from experiments.fedrep import figure6
 from fedjax_srp.driver.adapt import params_of
 
@@ -107,18 +107,13 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     scale = figure6.SCALES[SCALES[args.scale][0]]
     name = f"figure6_controls_{args.scale}"
-    with scripts.reported_by(parser):
-        by_trial = figure6.measure_trials(
-            args, control_accuracies, args.scale, scale.trials
-        )
+    by_trial = figure6.measure_trials(args, control_accuracies, args.scale, scale.trials)
     results = {}
     for representation in (*METHODS, UNTRAINED):
         row = {}
         for heads in ("epochs", "converged"):
             row[heads] = [100 * found[representation][heads] for found in by_trial]
         results[representation] = row
-        shown = f"{scale.epochs} epochs {pages.pm(row['epochs'], 1)} %, converged {pages.pm(row['converged'], 1)} %"
-        print(f"{representation:10s} {shown}")
     facts = {
         "trials": scale.trials,
         "dataset": scale.dataset,

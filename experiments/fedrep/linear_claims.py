@@ -74,7 +74,6 @@ def starts(scale: Scale, seed: int) -> list[dict[str, Any]]:
         row["distance"] = [[curves.rounded(each) for each in size] for size in of_sizes]
         row["slope"] = curves.rounded(slope)
         rows.append(row)
-        print(design, place, means, slope, flush=True)
     return rows
 
 
@@ -138,7 +137,6 @@ def new_clients(scale: Scale, seed: int, clients: int = 200) -> list[dict[str, A
                 "error with 3 k + 1": curves.rounded(errors[counts.index(3 * rank + 1)]),
             }
         )
-        print(rows[-1], flush=True)
     return rows
 
 
@@ -205,7 +203,6 @@ def one_model(scale: Scale, seed: int) -> list[dict[str, Any]]:
             for name, values in found.items()
         }
         rows.append({"h": spread, **row})
-        print(spread, {name: np.mean(values) for name, values in found.items()})
     return rows
 
 

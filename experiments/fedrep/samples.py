@@ -90,8 +90,7 @@ def main() -> None:
         f"d={d}, n={n}, k={k}": {"dim": d, "clients": n, "rank": k} for d, n, k in sizes
     }
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
-    with scripts.reported_by(parser):
-        results = scripts.measure_each(args, measure, variants=variants, options=options)
+    results = scripts.measure_each(args, measure, variants=variants, options=options)
     curves.save(
         args,
         "samples",

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
             )
     chosen = args.columns or [name for name in columns if name != "sent140"]
     args.out /= args.scale
-    with scripts.reported_by(parser):
+    with scripts.reported():
         grid = run(args, {name: columns[name] for name in chosen})
         found = rivals_table.collect(grid)
     is_ablation = args.scale == "ablation"

@@ -127,11 +127,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     num_seeds, num_rounds = SCALES[args.scale]
     results = measure(args, range(args.seed, args.seed + num_seeds), num_rounds)
-    for name, found in results.items():
-        times = np.array(found["times"], float)
-        print(
-            f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}"
-        )
     curves.save(args, "criterion_for_fedrep", {"results": results}, draw(results))
 
 

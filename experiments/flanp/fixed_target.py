@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
-from experiments.flanp.panels import curves, mean_std, parser, scripts, write_results
+from experiments.flanp.panels import curves, parser, scripts, write_results
 from experiments.flanp.time_ratios import TABLES, gap_at_start, initial_weights
 from experiments.flanp.worlds import World, linear
 from fedjax_srp import theory
@@ -155,22 +155,9 @@ def main(arguments: list[str] | None = None) -> None:
         f"N = {size['num_clients']}, s = {size['samples']}": size for size in sizes
     }
     options = {"seeds": args.seeds or SEEDS[args.scale]}
-    with scripts.reported_by(command):
-        rows = scripts.measure_each(args, measure, variants=variants, options=options)
+    rows = scripts.measure_each(args, measure, variants=variants, options=options)
     found = dict(zip(variants, rows, strict=True))
-    for title in found:
-        print(
-            f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}"
-        )
-        for target in (*map(str, TARGETS), "tightening"):
-            columns = found[title][target]
-            cells = ", ".join(
-                f"{name} {mean_std(values)}" for name, values in columns.items() if values
-            )
-            print(
-                f"{title}: to {target}: {cells} ({len(columns['ratio'])} seeds)",
-                flush=True,
-            )
+    curves.print_results(found)
     write_results(args, "fixed_target", found)
 
 

@@ -67,7 +67,7 @@ def run_panels(
         panels = [panel._replace(seeds=args.seeds) for panel in panels]
     worlds: dict[str, list[World]] = {}
     variants = {}
-    with scripts.reported_by(command):
+    with scripts.reported():
         for panel in panels:
             make = WORLDS[panel.world]
             of_seeds = [

@@ -23,7 +23,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import scripts
-from experiments.flanp.panels import curves, mean_std, parser, write_results
+from experiments.flanp.panels import curves, parser, write_results
 from fedjax_srp import theory
 
 SIZE = {
@@ -178,15 +178,6 @@ def _run_stages(
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
                 found[str(n)][name].append(curves.rounded(value))
-        reached = {
-            name: [v for v in values if v is not None]
-            for name, values in found[str(n)].items()
-        }
-        text = ", ".join(
-            f"{name} {mean_std(values) if values else '-'}"
-            for name, values in reached.items()
-        )
-        print(f"{dtype}, tau = {tau}, n = {n}: {text}", flush=True)
     return found
 
 
@@ -204,9 +195,10 @@ def main(arguments: list[str] | None = None) -> None:
         dtype: {"scale": args.scale, "dtype": dtype, "seeds": few}
         for dtype, few in (("float64", seeds), ("float32", min(seeds, 3)))
     }
-    with scripts.reported_by(command):
-        found = scripts.measure_each(args, run_stages, variants=variants)
-    write_results(args, "theorems", dict(zip(variants, found, strict=True)))
+    found = scripts.measure_each(args, run_stages, variants=variants)
+    by_precision = dict(zip(variants, found, strict=True))
+    curves.print_results(by_precision)
+    write_results(args, "theorems", by_precision)
 
 
 if __name__ == "__main__":

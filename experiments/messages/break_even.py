@@ -62,7 +62,6 @@ def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
                 "bytes up": histories[0].bytes_up,
                 "bytes down": histories[0].bytes_down,
             }
-        print(f"{name}: {found[name]}", flush=True)
     return found
 
 

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import pandas as pd
 
 import fedjax_srp as srp
 from experiments import judged, scripts
-from experiments.personalization.readme_tables import COLUMNS, IDENTITY, Result
+from experiments.personalization.readme_tables import IDENTITY, Result
 from experiments.personalization.rows import ROWS, TRAININGS
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
-from fedjax_srp.results import atomic
 
 HERE = Path(__file__).parent
 
@@ -172,15 +170,6 @@ def train(
     return found
 
 
-def merge(file: Path, rows: list[dict[str, Any]]) -> None:
-    """Add rows to a file, which keeps its others."""
-    known = pd.read_csv(file, dtype=str) if file.is_file() else None
-    new = pd.DataFrame(rows, columns=[*COLUMNS], dtype=str)
-    frame = pd.concat([known, new]).drop_duplicates([*IDENTITY], keep="last")
-    write = functools.partial(frame.to_csv, index=False, lineterminator="\n")
-    atomic.replace({file: write})
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.measurement_parser(
         __doc__, SCALES, "runs/personalization", "data-dir"
@@ -192,14 +181,13 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     options = {
         "scale_name": args.scale,
-        "data_dir": None if args.data_dir is None else str(args.data_dir),
         "checkpoints": str(args.out / "checkpoints"),
     }
     axes = {"seed": args.seeds, "training": args.methods}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(args, train, axes=axes, options=options)
+    found = scripts.measure_each(args, train, axes=axes, options=options)
     new = [row for of_training in found for row in of_training]
-    merge((args.results or HERE / "results") / "table.csv", new)
+    file = (args.results or HERE / "results") / "table.csv"
+    scripts.write_table(file, new, IDENTITY)
     print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in new), sep="\n")
 
 

@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     num_seeds = args.seeds or scale.seeds
-    with scripts.reported_by(parser):
+    with scripts.reported():
         runs = run(args, scale, range(args.seed, args.seed + num_seeds))
     figure, axes = curves.panels(
         len(COSTS),

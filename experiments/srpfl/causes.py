@@ -11,20 +11,16 @@ and evaluated round; what a call has run replaces its rows there. `cause_tables.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import pandas as pd
 
 import fedjax_srp as srp
 from experiments import scripts
 from experiments.srpfl.cause_tables import causes
-from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 SOFTMAX, START, DECAY = (
@@ -165,24 +161,6 @@ def tree_norm(tree: Any) -> float:
     return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
 
 
-def merged(file: Path, rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Any:
-    """Return the table of a file with these rows in place of its own of the same keys."""
-    new = pd.DataFrame(rows)
-    if not file.exists():
-        return new
-    old = pd.read_csv(file)
-    known = set(new[list(keys)].itertuples(index=False, name=None))
-    kept = [
-        key not in known for key in old[list(keys)].itertuples(index=False, name=None)
-    ]
-    return pd.concat([old[kept], new], ignore_index=True)
-
-
-def write(file: Path, frame: pd.DataFrame, **options: Any) -> None:
-    """Write a table whole, in place of the file."""
-    atomic.replace({file: functools.partial(frame.to_csv, index=False, **options)})
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/causes", "data-dir")
     parser.add_argument(
@@ -192,34 +170,30 @@ def main(arguments: list[str] | None = None) -> None:
     parser.epilog = "--dry-run plans the runs alone; the gradients are measured after them, for each setting and seed"
     args = parser.parse_args(arguments)
     seeds = list(range(args.seeds))
-    with scripts.reported_by(parser):
-        found = scripts.run_grid(
-            args,
-            options=OPTIONS | CELL,
-            axes={"variant": args.settings, "seed": seeds, "method": list(METHODS)},
-            scales={name: {"options": size} for name, size in SIZES.items()},
-            **tables(),
-        )
-        gradients = scripts.measure(
-            args,
-            first_gradient,
-            axes={"setting": args.settings, "seed": seeds},
-            options={
-                "scale": args.scale,
-                "data_dir": args.data_dir and str(args.data_dir),
-            },
-        )
+    found = scripts.run_grid(
+        args,
+        options=OPTIONS | CELL,
+        axes={"variant": args.settings, "seed": seeds, "method": list(METHODS)},
+        scales={name: {"options": size} for name, size in SIZES.items()},
+        **tables(),
+    )
+    gradients = scripts.measure(
+        args,
+        first_gradient,
+        axes={"setting": args.settings, "seed": seeds},
+        options={"scale": args.scale},
+    )
     rows = []
     for name, history in found.histories.items():
         values = found.values[name]
         facts = {"setting": values["variant"], "seed": values["seed"]}
         rows += score_rows(history, facts | {"method": values["method"]})
     results = scripts.results_folder(args)
-    file = results / "causes.csv"
-    write(file, merged(file, rows, ("setting", "seed", "method")))
+    keys = ["setting", "seed", "method"]
+    scripts.write_table(results / "causes.csv", rows, keys)
     file = results / "causes_gradients.csv"
-    norms = gradients.table[["setting", "seed", "head", "below"]].to_dict("records")
-    write(file, merged(file, norms, ("setting", "seed")), float_format="%.3g")
+    norms = gradients.table[["setting", "seed", "head", "below"]]
+    scripts.write_table(file, norms, ["setting", "seed"], "%.3g")
     print(causes(results))
 
 

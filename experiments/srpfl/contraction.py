@@ -72,8 +72,7 @@ def main() -> None:
     cases, counts, rounds, trials = SCALES[args.scale]
     variants = {f"noise={s}, n={n}": {"noise": s, "clients": n} for s, n in cases}
     options = {"counts": counts, "rounds": rounds, "trials": trials, "seed": args.seed}
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(args, measure, variants=variants, options=options)
+    found = scripts.measure_each(args, measure, variants=variants, options=options)
     facts = {
         "d": DIM,
         "k": RANK,

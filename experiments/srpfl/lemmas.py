@@ -14,7 +14,6 @@ smallest of N exponential times.
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any, NamedTuple
 
 import jax
@@ -275,7 +274,6 @@ def main(arguments: list[str] | None = None) -> None:
         "Remark 3.2": first_answers(scale, args.seed),
     }
     curves.save(args, "lemmas", {"results": facts})
-    print(json.dumps(facts, indent=1))
 
 
 if __name__ == "__main__":

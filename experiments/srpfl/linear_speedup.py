@@ -301,14 +301,9 @@ def main() -> None:
         "stages": args.stages,
     }
     clients = args.clients or [2**exponent for exponent in exponents]
-    with scripts.reported_by(parser):
-        results = scripts.measure_each(
-            args, measure, axes={"num_clients": sorted(clients)}, options=options
-        )
-    for result in results:
-        ratios = [mean_and_error(time_ratios(result, i)) for i in range(len(FACTORS))]
-        shown = "  ".join("{:.3f} +- {:.3f}".format(*ratio) for ratio in ratios)
-        print(f"N={result['num_clients']:8d}  ratio at {FACTORS} x floor: {shown}")
+    results = scripts.measure_each(
+        args, measure, axes={"num_clients": sorted(clients)}, options=options
+    )
     draw(results, args.init, args)
 
 

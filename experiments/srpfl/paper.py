@@ -77,13 +77,24 @@ def layer(
         clocks = ["fixed", "random"]
         for clock, is_needed in (("fixed", True), ("random", False)):
             left_out = [name for name in names if needs_clock(name) == is_needed]
-            exclude.append({"method": left_out, "clock": clock})
+            if left_out:
+                exclude.append({"method": left_out, "clock": clock})
     if figure.one_of > 1:
         for num_clients in sorted(set(numbers_of_clients(tables))):
             pool = max(2, round(num_clients / figure.one_of))
             where.append({"num_clients": num_clients, "set": {"pool": pool}})
     axes = {"method": list(names), "clock": clocks}
     return {"axes": axes, "exclude": exclude, "where": where}
+
+
+def check_pools(tables: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Raise a ValueError for a column whose number of clients, and so the pool, is not known."""
+    for name in columns:
+        options = {**tables.get("options", {}), **tables["variants"].get(name, {})}
+        if "num_clients" not in options:
+            raise ValueError(
+                f"variants.{name}: num_clients is missing, of which a fifth is drawn in each round; give it"
+            )
 
 
 def title_of(column: str, scale: str) -> str:
@@ -143,9 +154,15 @@ def main(
         names = args.methods or tables["axes"]["method"]
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"--file {args.file}: {error}; give a copy of figure3.toml")
-    with scripts.reported_by(parser):
+    with scripts.reported():
         check_known("methods", names, methods.names())
         given = layer(FIGURES[figure], names, tables)
+        if FIGURES[figure].one_of > 1:
+            of_scale = tables.get("scales", {}).get(args.scale, {})
+            axes = {**tables["axes"], **of_scale.get("axes", {})}
+            check_pools(
+                tables, args.datasets or axes.get("variant", [*tables["variants"]])
+            )
         if args.datasets:
             given["axes"]["variant"] = args.datasets
         if args.seeds is not None:

@@ -98,8 +98,7 @@ def main() -> None:
         name = f"d={d}, N={n}, {'first' if first_stage else 'last'} stage"
         variants[name] = {"dim": d, "num_clients": n, "first_stage": first_stage}
     options = {"rounds": rounds, "trials": trials, "seed": args.seed}
-    with scripts.reported_by(parser):
-        results = scripts.measure_each(args, measure, variants=variants, options=options)
+    results = scripts.measure_each(args, measure, variants=variants, options=options)
     facts = {
         "trials": trials,
         "rounds": rounds,

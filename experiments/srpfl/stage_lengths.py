@@ -64,13 +64,12 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     sizes, tasks, repeats, lengths = SCALES[args.scale]
     task_seeds = range(args.seed, args.seed + tasks)
-    with scripts.reported_by(parser):
-        found = scripts.measure_each(
-            args,
-            measure,
-            axes={"num_clients": sizes, "task_seed": task_seeds},
-            options={"repeats": repeats, "init": args.init, "lengths": lengths},
-        )
+    found = scripts.measure_each(
+        args,
+        measure,
+        axes={"num_clients": sizes, "task_seed": task_seeds},
+        options={"repeats": repeats, "init": args.init, "lengths": lengths},
+    )
     frame = pd.DataFrame([row for rows in found for row in rows])
     frame = frame.astype({"srpfl": float, "fedrep": float})
     frame.to_csv(

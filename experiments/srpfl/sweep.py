@@ -17,9 +17,7 @@ from experiments.srpfl.causes import (
     METHODS,
     OPTIONS,
     SIZES,
-    merged,
     score_rows,
-    write,
 )
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
@@ -34,14 +32,13 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     axes = {option: list(getattr(args, column)) for column, option in CELL.items()}
     axes |= {"seed": range(args.seeds), "method": METHODS}
-    with scripts.reported_by(parser):
-        found = scripts.run_grid(
-            args,
-            options=OPTIONS,
-            axes=axes,
-            where=EVALUATIONS,
-            scales={name: {"options": size} for name, size in SIZES.items()},
-        )
+    found = scripts.run_grid(
+        args,
+        options=OPTIONS,
+        axes=axes,
+        where=EVALUATIONS,
+        scales={name: {"options": size} for name, size in SIZES.items()},
+    )
     rows = []
     for name, history in found.histories.items():
         values = found.values[name]
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         facts |= {"seed": values["seed"], "method": values["method"]}
         rows += score_rows(history, facts)
     file = scripts.results_folder(args) / "sweep.csv"
-    write(file, merged(file, rows, (*CELL, "seed", "method")))
+    scripts.write_table(file, rows, [*CELL, "seed", "method"])
     print(sweep(file.parent))
 
 

@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    with scripts.reported_by(parser):
+    with scripts.reported():
         runs = run(args, scale)
     results = scripts.results_folder(args)
     for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):

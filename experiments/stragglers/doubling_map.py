@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
     scale = SCALES[args.scale]
     args.out /= args.scale
     results = scripts.results_folder(args)
-    with scripts.reported_by(parser):
+    with scripts.reported():
         rows = train(args, scale)
     frame = pd.DataFrame(rows)
     frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.8f")

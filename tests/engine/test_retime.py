@@ -112,6 +112,15 @@ def test_runs_whose_training_depends_on_the_clock_are_refused(
         srp.retime(run_of(policy, **given), DATA, clock)
 
 
+@pytest.mark.parametrize("fact", ["cohort_size", "rounds_taken"])
+def test_other_cohorts_are_refused_by_either_sign(fact):
+    """Equally many but other clients differ in the second, the same ones in other rounds in the first."""
+    run = run_of(srp.participation.Full())
+    changed = getattr(run, fact) + np.array([1, -1] + [0] * (len(getattr(run, fact)) - 2))
+    with refused("clock=.*other clients take part than in the run; train it anew"):
+        srp.retime(dataclasses.replace(run, **{fact: changed}), DATA, OTHER)
+
+
 def test_other_data_than_those_of_the_run_are_told():
     run = run_of(srp.participation.Full())
     sizes = {"classes_per_client": 3, "max_examples": 8}

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from reference import linear
 from reference.histories import made_history
-from reference.small import assert_close, simulate
+from reference.small import assert_close, refused, simulate
 
 import fedjax_srp as srp
 from fedjax_srp import theory
@@ -312,6 +312,14 @@ def test_every_run_of_every_figure_and_scale_can_be_built(import_from):
                 assert pool * figure.one_of == num_clients
                 random = figure.clock == "random" and paper.needs_clock(point.run.method)
                 assert point.run.clock == ("random" if random else "fixed")
+
+
+def test_a_column_without_its_number_of_clients_has_no_figure_with_a_pool(import_from):
+    paper = import_from("srpfl")("paper")
+    tables = {"variants": {"mine": {"dataset": "mine.npz"}}}
+    with refused("variants.mine: num_clients is missing.* give it"):
+        paper.check_pools(tables, ["mine"])
+    paper.check_pools(tables | {"options": {"num_clients": 20}}, ["mine"])
 
 
 def test_every_method_is_in_the_table_of_all_or_left_out_with_a_reason(import_from):

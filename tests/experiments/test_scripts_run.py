@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import __main__ as everything
+from experiments import scripts
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
@@ -54,6 +55,19 @@ def test_scripts_that_read_results_run(script, monkeypatch, tmp_path, capsys):
     call(path, [str(tmp_path)], monkeypatch)
     if script == "stragglers/answer_tables":
         assert capsys.readouterr().out == (tmp_path / "grid_tables.md").read_text()
+
+
+def test_a_written_table_keeps_the_rows_that_are_not_made_anew(tmp_path):
+    file = tmp_path / "new" / "table.csv"
+    rows = [{"method": "a", "round": n, "score": 0.5, "best": "7.10"} for n in (1, 2)]
+    scripts.write_table(file, rows)
+    other = {"method": "b", "round": 1, "score": 2 / 3, "best": ""}
+    scripts.write_table(file, [other], ["method"], "%.3g")
+    head, *first = file.read_text().splitlines()
+    assert head == "method,round,score,best"
+    assert first == ["a,1,0.5,7.10", "a,2,0.5,7.10", "b,1,0.667,"]
+    scripts.write_table(file, [rows[1] | {"score": 0.25}], ["method"])
+    assert file.read_text().splitlines()[1:] == ["b,1,0.667,", "a,2,0.25,7.10"]
 
 
 @pytest.mark.parametrize("script", ["fedrep/figure1", "flanp/theorems"])

@@ -1,6 +1,7 @@
 """Measurements: functions at all combinations of values."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -124,6 +125,25 @@ def test_a_result_of_another_record_is_not_taken(tmp_path):
     json_files.write_json(file, kept)
     again = srp.measure(rectangle, dry_run=True, **given)
     assert list(again.results) == ["width=2, height=1"]
+
+
+def counted(width, data_dir):
+    CALLS.append((width, data_dir))
+    return {"files": len(list(data_dir.iterdir()))}
+
+
+def test_data_elsewhere_make_no_new_cases(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = Path("data")
+    here.mkdir()
+    given = {"out": tmp_path / "out", "progress": False}
+    for folder in (here, here.resolve(), None):
+        options = {"data_dir": folder}
+        found = srp.measure(counted, axes={"width": [1]}, options=options, **given)
+        assert found.results == {"width=1": {"files": 0}}
+    assert [(1, here)] == CALLS
+    with refused("axes: data_dir=.* is not JSON; name it"):
+        srp.measure(counted, axes={"data_dir": [here]}, options={"width": 1}, **given)
 
 
 def test_workers_divide_the_time_that_is_left(tmp_path):

@@ -24,7 +24,7 @@ num_rounds = 100
 dataset = "mnist"
 [[where]]
 method = ["srpfl", "fedrep"]
-set = {evaluations = ["fine_tune", "own_head"], fine_tune_optimizer.momentum = 0.5}
+set = {evaluations = ["fine_tune", "own_head"]}
 [[exclude]]
 variant = "mnist"
 seed = 2
@@ -53,8 +53,6 @@ def evaluations_of(found):
 
 
 def test_a_scale_lies_over_the_other_tables(file):
-    text = FILE.replace(", fine_tune_optimizer.momentum = 0.5", "")
-    file.write_text(text)
     whole = points(read(file)[0])
     assert len(whole) == 3 * 3 + 3 * 2
     found = points(read(file, "smoke")[0])
@@ -132,9 +130,46 @@ def test_arguments_beside_a_file_replace_and_choose(file):
     }  # the same runs as in the whole grid
 
 
+def laid_over(file, **over):
+    return points(overlaid(read(file)[0], at_scale(over, None, "grid")))
+
+
+def test_arguments_without_effect_are_refused_as_those_of_the_file_are(file):
+    """What the file needs for the runs that arguments leave out is none of these."""
+    assert len(laid_over(file, axes={"method": ["fedavg"]})) == 5
+    with refused("initial: no method of the grid reads it.* remove it"):
+        laid_over(file, axes={"method": ["fedavg"]}, options={"initial": 3})
+    with refused("variant 'digits': initial: no method of its runs reads"):
+        variants = {"digits": {"initial": 3}}
+        laid_over(file, axes={"method": ["fedavg"]}, variants=variants)
+    with refused("where: seed=9 matches no run; correct or remove"):
+        laid_over(file, where=[{"seed": 9, "set": {"epochs": 2}}])
+    many = [{"num_clients": 10, "set": {"epochs": 2}}]  # as without a scale
+    small = overlaid(read(file, "smoke")[0], at_scale({"where": many}, None, "grid"))
+    assert {point.run.options.get("epochs") for point in points(small)} == {None}
+    few = [{"variant": "mnist", "num_clients": 10, "set": {"epochs": 2}}]
+    assert len(laid_over(file, axes={"variant": ["digits"]}, where=few)) == 9
+    file.write_text(FILE.replace("hidden = [8]", "hidden = [8]\nmu = 0.1"))
+    with refused("mu: no method of the grid reads it.* remove it"):
+        laid_over(file, axes={"method": ["fedavg"]})
+    assert laid_over(file, axes={"method": ["fedprox"]})
+    with refused("mu: no method of the grid reads it"):
+        points(read(file, "smoke")[0])
+
+
+def test_options_of_a_scale_must_have_an_effect_at_that_scale(file):
+    file.write_text(FILE.replace("num_clients = 5", "num_clients = 5\nmu = 0.1"))
+    assert points(read(file)[0])
+    with refused("mu: no method of the grid reads it.* remove it"):
+        points(read(file, "smoke")[0])
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
+        ({"where": [3]}, "where: 3 must be a table with values and"),
+        ({"exclude": [3]}, "exclude: 3 must be a table of options"),
+        ({"axes": {"variant": [["a"]]}}, r"axes: unknown variant \['a'\]; choose from a"),
         ({"where": [{"method": "fedavg"}]}, "where: .* must be a table with values and"),
         ({"where": [{"set": {"epochs": 1}}]}, "where: .* must be a table of options"),
         (

@@ -43,7 +43,8 @@ def grid(
 
     Args:
         file: TOML with tables [options], [axes], [variants.NAME], [[exclude]], [[where]], [scales.NAME] and `out`.
-            Arguments beside it replace its options, axes and options of variants of the same names, and add rules.
+            Arguments beside it replace its options, axes and options of variants of the same names, and add rules;
+            what they leave without effect in the file is not refused.
         axes: option -> its values; there is a run for each combination.
         options: of every run. An option that a method does not read is left out of its runs.
         variants: name -> options that go together: one more axis, called "variant". An axis of this name chooses some.
@@ -52,8 +53,8 @@ def grid(
         where: rules, each with options that it sets in such runs: {"method": ["fedrep"], "set": {"epochs": 5}}.
         scales: name -> tables options, axes, variants, exclude and where that replace or add to the others at this
             scale, such as {"smoke": {"options": {"num_rounds": 4}}}.
-        scale: one of the scales, of the file or of `scales`. What is then without effect, such as a rule for runs of
-            another scale, is not refused.
+        scale: one of the scales, of the file or of `scales`. What has an effect at another scale alone, such as a rule
+            for its runs, is not refused.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
         batch: most runs in one program; they differ only in seed and in floats such as learning rates. None: as many

@@ -32,6 +32,7 @@ from fedjax_srp.lab.grids.points import (
     combinations,
     folder_name,
     name_of,
+    without_names,
 )
 from fedjax_srp.parts.checks import checked, printable, short
 from fedjax_srp.results import atomic, csv_files
@@ -40,6 +41,7 @@ from fedjax_srp.results.atomic import writable
 if TYPE_CHECKING:
     import pandas as pd
 
+_PLACES = {"data_dir"}  # arguments that say where data are, not which
 _NUMBERS = {"inf": float("inf"), "-inf": -float("inf"), "nan": float("nan")}
 
 
@@ -125,13 +127,14 @@ def measure(
 
     For measurements that are no runs, such as a closed form, a search for a step or a time. Measured cases are not
     measured again, failed ones by the next call. A case is known by the function's name and its arguments, objects by
-    their names, not by the function's code: after a change give another `out`.
+    their names, not by the function's code: after a change give another `out`. As in grids, `data_dir` under options is
+    no part of it.
 
     Args:
         function: its arguments are the axes and options; it returns JSON: a dict of numbers, or a list of them for
             several rows of the table. For `workers` it must be one that can be sent.
         axes: argument -> its values, JSON, or a dict that names objects.
-        options: other arguments, the same in every case.
+        options: other arguments, the same in every case: JSON, and a path as `data_dir`.
         variants: name -> arguments that go together: one more axis, called "variant".
         exclude: rules; a case with all values of a rule is left out, a list matches any of its values. A rule that
             matches no case is refused.
@@ -204,6 +207,7 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
             raise ValueError(
                 f"axes: {called}: {error}; axes and options are its arguments"
             ) from None
+        given = without_names(given, _PLACES & spec.options.keys())
         plain = {name: _plain(name, each) for name, each in given.items()}
         shown = {name: _shown(name, each) for name, each in given.items()}
         record: dict[str, Any] = {"function": called, "arguments": plain}

@@ -66,6 +66,11 @@ _REFUSED = {  # options of `run`, and arguments of `simulate`, that are refused 
     "keep_clients": "give models",
     "checkpoint_dir": "a grid keeps its checkpoints by itself",
 }
+_OF_EVERY_RUN = (run_options.FIXED | {"data"}) - {
+    "model",
+    "participation",
+    *run_options.DATA,
+}
 _NOT_SIMULATED = (  # may differ between equal runs
     *(*LIMITS, "communication", "data_dir"),
     *("chunk_size", "devices", "shard_data"),
@@ -73,6 +78,10 @@ _NOT_SIMULATED = (  # may differ between equal runs
 )
 _MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
+
+
+# What an effect is of: a rule, with None, or an option in the grid (""), a variant or a rule.
+Fact = tuple[str, str | None]
 
 
 class Spec(NamedTuple):
@@ -87,7 +96,9 @@ class Spec(NamedTuple):
     variants: Mapping[str, Mapping[str, Any]]  # name -> options, one more axis
     exclude: Sequence[Mapping[str, Any]] = ()  # rules of runs that are left out
     where: Sequence[Mapping[str, Any]] = ()  # rules, and options that they `set`
-    is_part: bool = False  # what concerns runs of another scale may be without effect
+    last: frozenset[Fact] = frozenset()  # options of the layer that was laid last
+    # other layers and scales: what has an effect there may be without one here
+    others: Sequence[Spec] = ()
 
 
 class NamedObject(NamedTuple):
@@ -134,7 +145,7 @@ def folder_name(name: str, digits: str) -> str:
     return f"{plain[:_MAX_NAME_LENGTH].strip('_')}-{digits}"
 
 
-_TABLES = Spec._fields[:-1]
+_TABLES = Spec._fields[:5]
 _SHAPES: dict[str, tuple[type, str]] = {
     "exclude": (list, "a list of tables, [[exclude]]"),
     "where": (list, "a list of tables, [[where]]"),
@@ -183,12 +194,13 @@ def at_scale(
     for name, over in scales.items():
         _check_shape(called, f"scales.{name}", over)
         laid[name] = _spec(over, f"{called}: scales.{name}", are_flat)
-    if scale is None:
-        return whole
-    if not scales:
+    if scale is not None and not scales:
         raise ValueError(f"scale={scale!r}: the grid has no scales; leave it out")
-    check_choice("scale", scale, [*scales])
-    return overlaid(whole, laid[scale])
+    of_scale = {name: overlaid(whole, layer) for name, layer in laid.items()}
+    if scale is not None:
+        check_choice("scale", scale, [*scales])
+    chosen = whole if scale is None else of_scale[scale]
+    return chosen._replace(others=[whole, *of_scale.values()])
 
 
 def _spec(tables: Mapping[str, Any], called: str, are_flat: bool) -> Spec:
@@ -235,16 +247,31 @@ def overlaid(base: Spec, over: Spec) -> Spec:
             options = {**of_base, **options}
         variants[name] = options
     return Spec(
-        {**_without(base.options, over.axes), **over.options},
-        {**_without(base.axes, over.options), **over.axes},
+        {**without_names(base.options, over.axes), **over.options},
+        {**without_names(base.axes, over.options), **over.axes},
         variants,
         [*base.exclude, *over.exclude],
         [*base.where, *over.where],
-        is_part=True,
+        frozenset(_options_of(over)),
+        [base, *base.others, *(overlaid(other, over) for other in base.others)],
     )
 
 
-def _without(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _options_of(spec: Spec) -> Iterator[Fact]:
+    for option in (*spec.options, *spec.axes):
+        yield "", option
+    for name, options in spec.variants.items():
+        if isinstance(options, Mapping):
+            for option in options:
+                yield _of_variant(name), option
+
+
+def _of_variant(name: str) -> str:
+    return f"variant {name!r}"
+
+
+def without_names(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a table without the entries of these names."""
     return {name: value for name, value in table.items() if name not in names}
 
 
@@ -282,46 +309,21 @@ def points(spec: Spec) -> list[Point]:
 
     Options that a method does not read are left out of its runs, and runs that are then equal are merged.
     """
-    spec = spec._replace(axes={name: _as_list(each) for name, each in spec.axes.items()})
     problems = Problems()
-    chosen = spec.axes.get(VARIANT, [*spec.variants])
-    if VARIANT in spec.axes:
-        _check_variants("axes", chosen, spec.variants, problems.add)
-    count = math.prod(
-        len(each) for name, each in spec.axes.items() if isinstance(each, Sized)
-    ) * max(len(spec.variants), 1)
-    if count > _MAX_COMBINATIONS:
-        raise ValueError(
-            f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
-        )
-    run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
-    is_part = spec.is_part or VARIANT in spec.axes
-    spec = spec._replace(axes=_without(spec.axes, [VARIANT]))
-    spec = _Coercer(problems).spec(spec)
-    problems.raise_if_any()
-    of_every_run = (run_options.FIXED | {"data"}) - {
-        "model",
-        "participation",
-        *run_options.DATA,
-    }
-    unread = {*spec.options, *spec.axes} - of_every_run
-    set_together = [*spec.variants.values(), *(rule["set"] for rule in spec.where)]
-    distinguishing = dict.fromkeys(
-        [*spec.axes, *itertools.chain.from_iterable(set_together)]
-    )
+    last = spec.last
+    others = [*spec.others, spec] if VARIANT in spec.axes else spec.others
+    spec, chosen = _coerced(spec, problems)
+    distinguishing = dict.fromkeys(spec.axes)
+    for options in (*spec.variants.values(), *(rule["set"] for rule in spec.where)):
+        distinguishing |= dict.fromkeys(options)
     spec = spec._replace(variants={name: spec.variants[name] for name in chosen})
     found: dict[str, list[Point]] = {}
     runs: dict[Any, Run] = {}
-    rules = [*spec.where, *spec.exclude]
-    hits = [0] * len(rules)
-    unread_together: dict[Any, set[str]] = {}
-    for values, given, together in _products(spec, hits):
+    effects = _Effects(spec)
+    for values, given, together in _products(spec, effects.had):
         try:
             kept = _options_read(given)
-            unread -= kept.keys()
-            for source, options in together.items():
-                left = unread_together.setdefault(source, {*options} - of_every_run)
-                left.difference_update(kept)
+            effects.add(kept, together)
             own = itertools.chain(spec.axes, *together.values())
             point = _point(
                 {n: v for n, v in values.items() if n in kept or n == VARIANT},
@@ -335,8 +337,6 @@ def points(spec: Spec) -> list[Point]:
             problems.add(error, name_of(values))
     if not found and not problems:
         problems.add("exclude leaves out all runs; remove a rule")
-    if not is_part:
-        _check_hits(rules, hits, problems)
     ids = Counter(same[0].id for same in found.values())
     for point, *_ in found.values():
         if ids[point.id] > 1:
@@ -344,25 +344,97 @@ def points(spec: Spec) -> list[Point]:
                 f"two runs have the id {point.id}, by chance; put them into two grids",
                 point.name,
             )
-    if not (problems or is_part):
-        _note_unread(unread, "", problems)
-        for source, options in unread_together.items():
-            is_rule = isinstance(source, int)
-            called = _text_of(spec.where[source]) if is_rule else f"variant {source!r}"
-            _note_unread(options - unread, f"{called}: ", problems)
+    without = [fact for fact in effects.named if fact not in effects.had]
+    for other in others if without else ():
+        elsewhere = _effects_of(other) - (last - other.last)
+        without = [fact for fact in without if fact not in elsewhere]
+    _note_without_effect(without, problems)
     problems.raise_if_any()
     return _with_unique_names(found.values())
 
 
-def _note_unread(options: Collection[str], where: str, problems: Problems) -> None:
-    runs = "its runs" if where else "the grid"
-    for option in sorted(options):
+class _Effects:
+    """Options and rules of a grid, and those that have had an effect: the options are read, the rules match runs."""
+
+    def __init__(self, spec: Spec):
+        self.named: dict[Fact, None] = {}
+        self.had: set[Fact] = set()
+        for rule in (*spec.where, *spec.exclude):
+            self.named[_text_of(rule), None] = None
+        self._name("", {**spec.options, **spec.axes})
+
+    def add(self, read: Collection[str], together: Mapping[str, Iterable[str]]) -> None:
+        """Add a run: the options that it reads, and those that its variant and rules set."""
+        self.had.update(("", option) for option in read)
+        for source, options in together.items():
+            self._name(source, options)
+            self.had.update((source, option) for option in options if option in read)
+
+    def _name(self, source: str, options: Iterable[str]) -> None:
+        for option in options:
+            if option not in _OF_EVERY_RUN:
+                self.named[source, option] = None
+
+
+def _effects_of(spec: Spec) -> set[Fact]:
+    """Return what has an effect in a grid with all of its variants; nothing for one with errors.
+
+    It may lack what another layer has.
+    """
+    try:
+        spec, _ = _coerced(spec, Problems())
+    except ValueError:
+        return set()
+    effects = _Effects(spec)
+    for _, given, together in _products(spec, effects.had):
+        try:
+            read = _options_read(given)
+        except ValueError:  # such as one without a method
+            read = given
+        effects.add(read, together)
+    return effects.had
+
+
+def _note_without_effect(facts: Sequence[Fact], problems: Problems) -> None:
+    has_failed = bool(problems)  # by which options have not been read
+    for source, option in facts:
+        if option is None:
+            problems.add(
+                f"{source} matches no run; correct or remove the rule (it sees values of options, axes and variants, "
+                "not defaults)"
+            )
+            continue
+        if has_failed or (source and ("", option) in facts):
+            continue
+        runs = "its runs" if source else "the grid"
         reason = (
             f"no method of {runs} reads it (one given as an object has its own value)"
         )
         if option in run_options.DATA:
             reason = "has no effect on data given as an object"
+        where = f"{source}: " if source else ""
         problems.add(f"{where}{option}: {reason}; remove it")
+
+
+def _coerced(spec: Spec, problems: Problems) -> tuple[Spec, list[str]]:
+    """Return a grid with its values coerced, and the names of its variants that are chosen.
+
+    Raises:
+        ValueError: a value of another type, an unknown name, or too many combinations.
+    """
+    axes = {name: _as_list(each) for name, each in spec.axes.items()}
+    chosen = axes.pop(VARIANT, [*spec.variants])
+    if VARIANT in spec.axes:
+        _check_variants("axes", chosen, spec.variants, problems.add)
+    count = math.prod(len(each) for each in axes.values() if isinstance(each, Sized))
+    if count * max(len(spec.variants), 1) > _MAX_COMBINATIONS:
+        raise ValueError(
+            f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
+        )
+    run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
+    spec = _Coercer(problems).spec(spec._replace(axes=axes))
+    problems.raise_if_any()
+    return spec, chosen
 
 
 def _as_list(values: Any) -> Any:
@@ -415,7 +487,7 @@ class _Coercer:
         options = self._table(given["set"], "where: ")
         for name in options.keys() & axes:
             self._note(f"where: {name} is also an axis; remove one of the two")
-        rules = self._rule("where", _without(given, ["set"]), variants)
+        rules = self._rule("where", without_names(given, ["set"]), variants)
         return [rule | {"set": options} for rule in rules]
 
     def _axis(self, name: str, given: Any) -> list[Any]:
@@ -538,17 +610,6 @@ def _check_apart(
             note(f"variant {name!r}: {option} is also an axis; remove one of the two")
 
 
-def _check_hits(
-    rules: Sequence[Mapping[str, Any]], hits: Sequence[int], problems: Problems
-) -> None:
-    for rule, hit in zip(rules, hits, strict=True):
-        if not hit:
-            problems.add(
-                f"{_text_of(rule)} matches no run; correct or remove the rule (it sees values of options, axes and "
-                "variants, not defaults)"
-            )
-
-
 def _text_of(rule: Mapping[str, Any]) -> str:
     """Return a rule of `where` or `exclude` as a text."""
     text = ", ".join(
@@ -574,33 +635,38 @@ def coerce(name: str, option: Option, value: Any) -> Any:
 
 
 def _products(
-    spec: Spec, hits: list[int]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[Any, Mapping[str, Any]]]]:
+    spec: Spec, matching: set[Fact]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Mapping[str, Any]]]]:
     """Yield the axis values, all options, and what sets some together, of each run that is not excluded.
 
-    What sets them: name of a variant or number of a rule of `where` -> options. `hits` counts matches per rule.
+    What sets them: a variant or a rule of `where`, as texts -> options. Rules that match are added to `matching`.
     """
+    where = [
+        (_text_of(rule), without_names(rule, ["set"]), rule["set"]) for rule in spec.where
+    ]
+    exclude = [(_text_of(rule), rule) for rule in spec.exclude]
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
-        of_axes = _without(values, [VARIANT])
-        together: dict[Any, Mapping[str, Any]] = {}
+        of_axes = without_names(values, [VARIANT])
+        together: dict[str, Mapping[str, Any]] = {}
         if VARIANT in values:
-            together[values[VARIANT]] = spec.variants[values[VARIANT]]
+            name = values[VARIANT]
+            together[_of_variant(name)] = spec.variants[name]
         given = dict(spec.options)
         for options in together.values():
             given |= options
         given |= of_axes
-        for i, rule in enumerate(spec.where):
-            if _applies(_without(rule, ["set"]), given | values):
-                given |= rule["set"]
-                together[i] = rule["set"]
-                hits[i] += 1
+        for text, rule, options in where:
+            if _applies(rule, given | values):
+                given |= options
+                together[text] = {**together.get(text, {}), **options}
+                matching.add((text, None))
         is_excluded = False
-        for i, rule in enumerate(spec.exclude, len(spec.where)):
+        for text, rule in exclude:
             if _applies(rule, given | values):
                 is_excluded = True
-                hits[i] += 1
+                matching.add((text, None))
         if not is_excluded:
             yield values, given, together
 
@@ -609,7 +675,7 @@ def combinations(spec: Spec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the axis values and all arguments of each case of a measurement, whose names and types are free."""
     problems = Problems()
     axes: dict[str, list[Any]] = {}
-    for name, given in _without(spec.axes, [VARIANT]).items():
+    for name, given in without_names(spec.axes, [VARIANT]).items():
         listed = _as_list(given)
         if isinstance(given, Mapping):
             listed = [NamedObject(str(key), each, True) for key, each in given.items()]
@@ -646,10 +712,11 @@ def combinations(spec: Spec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         variants={name: spec.variants[name] for name in chosen},
         exclude=list(map(_any_of, spec.exclude)),
     )
-    hits = [0] * len(spec.exclude)
-    found = [(values, given) for values, given, _ in _products(spec, hits)]
+    matching: set[Fact] = set()
+    found = [(values, given) for values, given, _ in _products(spec, matching)]
     if not is_part:
-        _check_hits(spec.exclude, hits, problems)
+        rules = [(_text_of(rule), None) for rule in spec.exclude]
+        _note_without_effect([r for r in rules if r not in matching], problems)
     if not found:
         problems.add("exclude leaves out all cases; remove a rule")
     problems.raise_if_any()
