@@ -80,8 +80,8 @@ pd.DataFrame(rows).T.round(1)
 # the second one little faster: the last percents are learnt with everybody. It needs more rounds, so that a cost of 10
 # time units, about twice the wait for the slowest client, takes the advantage away.
 #
-# FLANP-FT, one model by doubling and a fine-tuned head, is faster still at $C = 0$. In the paper it is far behind; which
-# options of the authors' code make that difference is measured in `experiments/srpfl/causes.py`.
+# FLANP-FT, one model by doubling and a fine-tuned head, is faster still at $C = 0$. In the paper it is far behind;
+# which options of the authors' code make that difference is measured in `experiments/srpfl/causes.py`.
 #
 # ## Who pays?
 #
