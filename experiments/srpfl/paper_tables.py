@@ -168,6 +168,7 @@ def draw(
     In figure 3 a dotted line marks about where the published axis ends.
     """
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
+    has_end = False
     for place, (title, curves) in enumerate(columns.items()):
         final = [
             float(np.mean([run.final_accuracy for run in runs]))
@@ -182,6 +183,7 @@ def draw(
             drawing.log_ticks(ax)
             end = published_end(title, curves, cost) if number == 3 else None
             if end is not None:
+                has_end = True
                 ax.axvline(end, color="#666666", linestyle=":", linewidth=1.2, zorder=1)
             for fraction in FRACTIONS:
                 ax.axhline(
@@ -197,7 +199,7 @@ def draw(
     }
     targets = " and ".join(f"{100 * fraction:g} %" for fraction in FRACTIONS)
     text = f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}"
-    if number == 3:
+    if has_end:
         text += "; dotted: about the end of the published axis"
     legend.set_title(text)
     return figure
