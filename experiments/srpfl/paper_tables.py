@@ -34,6 +34,9 @@ OWN_PARTS = {
     "lg_fedavg": "own_representation",
     "lg_srpfl": "own_representation",
 }
+# rounds of all clients that the axes of the published figure 3 have room for, about
+PUBLISHED_ROUNDS = {"CIFAR-10": 120, "CIFAR-100": 120}
+OTHER_ROUNDS = 100
 ZOOM = 0.95  # start of the axis of accuracies, as a fraction of the lowest final accuracy
 
 
@@ -120,10 +123,53 @@ def first_visible_time(
     return min(starts)
 
 
-def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
-    """Draw curves over time, zoomed to where they differ, with a line at each target."""
+def published_end(
+    title: str, curves: Mapping[str, Sequence[History]], communication: float
+) -> float | None:
+    """Return about the time at which the published axis ends; None if no run of all clients gets there."""
+    rounds = PUBLISHED_ROUNDS.get(title.removesuffix(" code"), OTHER_ROUNDS)
+    for runs in curves.values():
+        whole = [run for run in runs if (run.cohort_size == run.num_clients).all()]
+        if whole and whole[0].num_rounds >= rounds:
+            ends = [run.elapsed(communication)[rounds - 1] for run in whole]
+            return float(np.mean(ends))
+    return None
+
+
+def raw_curves(curves: Mapping[str, Sequence[History]]) -> pd.DataFrame:
+    """Return every accuracy that was measured, with its round and its time at C = 0.
+
+    The time at a cost C is C more for each round, so that all factors follow from this table.
+    """
+    parts = []
+    for method, runs in curves.items():
+        for place, run in enumerate(runs):
+            for evaluation in run.accuracies:
+                part = {
+                    "method": method,
+                    "run": place,
+                    "evaluation": evaluation,
+                    "round": run.eval_round,
+                    "time": run.eval_elapsed(),
+                    "accuracy": run.mean_scores(evaluation),
+                }
+                parts.append(pd.DataFrame(part))
+    frame = pd.concat(parts, ignore_index=True)
+    frame["time"] = frame["time"].map("{:.6g}".format)
+    frame["accuracy"] = frame["accuracy"].round(5)
+    return frame
+
+
+def draw(
+    columns: Mapping[str, Mapping[str, list[History]]], number: int | None = None
+) -> Figure:
+    """Draw curves over time, zoomed to where they differ, with a line at each target.
+
+    In figure 3 a dotted line marks about where the published axis ends.
+    """
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
-    for place, curves in enumerate(columns.values()):
+    has_end = False
+    for place, (title, curves) in enumerate(columns.items()):
         final = [
             float(np.mean([run.final_accuracy for run in runs]))
             for runs in curves.values()
@@ -135,6 +181,10 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
             ax.set_ylim(bottom, min(1.0, max(final) + 0.02))
             ax.set_xlim(left=0.9 * first_visible_time(curves, bottom, cost))
             drawing.log_ticks(ax)
+            end = published_end(title, curves, cost) if number == 3 else None
+            if end is not None:
+                has_end = True
+                ax.axvline(end, color="#666666", linestyle=":", linewidth=1.2, zorder=1)
             for fraction in FRACTIONS:
                 ax.axhline(
                     table.common_target(curves, fraction).accuracy,
@@ -148,9 +198,10 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
         for curves in columns.values()
     }
     targets = " and ".join(f"{100 * fraction:g} %" for fraction in FRACTIONS)
-    legend.set_title(
-        f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}"
-    )
+    text = f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}"
+    if has_end:
+        text += "; dotted: about the end of the published axis"
+    legend.set_title(text)
     return figure
 
 
@@ -168,7 +219,7 @@ def report(
     """
     out.mkdir(parents=True, exist_ok=True)
     stem = f"figure{figure}" + (f"_{file_name(*columns)}" if len(columns) == 1 else "")
-    save_picture(draw(columns), out / f"{stem}.png", dpi=110)
+    save_picture(draw(columns, figure), out / f"{stem}.png", dpi=110)
     parts = []
     for title, curves in columns.items():
         frames = []
@@ -183,9 +234,9 @@ def report(
                 )
                 frames.append(compare(own, target.accuracy))
                 parts.append(table.render(frames[-1], target))
-        pd.concat(frames).to_csv(
-            out / f"figure{figure}_{file_name(title)}.csv", index=False
-        )
+        name = f"figure{figure}_{file_name(title)}"
+        pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
+        raw_curves(curves).to_csv(out / f"{name}_curves.csv", index=False)
     text = "\n\n".join(parts)
     (out / f"{stem}.txt").write_text(text + "\n", "utf-8")
     return text

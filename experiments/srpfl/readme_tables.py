@@ -22,7 +22,7 @@ from experiments.claims_srpfl import (
     ratios,
 )
 from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
-from experiments.srpfl import cause_tables
+from experiments.srpfl import cause_tables, thousands
 from experiments.srpfl.readings import COSTS as COSTS_READ
 from experiments.srpfl.readings import SHARES as SHARES_READ
 
@@ -499,6 +499,46 @@ def mean_and_range(values: Sequence[float] | np.ndarray, form: str) -> str:
     return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
 
 
+AT_SIZE = (  # figure, file of a column as large as the paper's, that column, setting, device
+    (3, "mnist480", "EMNIST", "text", "a core"),
+    (3, "mnist480_code", "EMNIST", "code", "an H200"),
+    (3, "mnist480_code_cpu", "EMNIST", "code", "a core"),
+    (3, "mnist150", "FEMNIST", "text", "a core"),
+    (3, "mnist150_code", "FEMNIST", "code", "a core"),
+    (5, "mnist480", "EMNIST", "text", "a core"),
+    (5, "mnist480_code", "EMNIST", "code", "a core"),
+    (5, "cifar10_full", "CIFAR-10", "text", "a core"),
+    (6, "mnist480", "EMNIST", "text", "a core"),
+)
+# methods that are evaluated on the training of another one
+SHARES_TRAINING = {"fedavg_ft": "fedavg", "flanp_fedavg_ft": "flanp_fedavg"}
+TRAININGS = 7  # of nine curves
+REPEATS = 4  # in the paper
+
+
+def costs_at_size() -> str:
+    """Minutes of a seed's trainings in columns of the paper's size, and of the paper's nine curves with four seeds."""
+    header = ["figure", "column of the paper", "setting", "on", "minutes a seed"]
+    rows = [[*header, "together", "nine curves, four seeds: hours"]]
+    for number, name, column, setting, device in AT_SIZE:
+        frame = pd.read_csv(HERE / f"results/figure{number}_{name}.csv")
+        minutes: dict[str, float] = {}
+        for _, row in frame.drop_duplicates("method").iterrows():
+            training = SHARES_TRAINING.get(row["method"], row["method"])
+            minutes[training] = row["host_seconds"] / row["runs"] / 60
+        parts = [f"{label(method)} {m:.1f}" for method, m in minutes.items()]
+        total = sum(minutes.values())
+        hours = f"{REPEATS * total / 60:.1f}" if len(minutes) == TRAININGS else ""
+        cells = [number, column, setting, device, ", ".join(parts)]
+        rows.append([*cells, f"{total:.0f}" if total >= 10 else f"{total:.1f}", hours])
+    return markdown(rows)
+
+
+def thousands_table(make: Callable[[Any], str]) -> str:
+    """Return a table of the runs with thousands of clients."""
+    return make(load_results("srpfl/results/thousands.json"))
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
@@ -516,6 +556,9 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "asynchronous": asynchronous,
         "readings": readings,
         "readings_factors": readings_factors,
+        "costs_at_size": costs_at_size,
+        "thousands": partial(thousands_table, thousands.table),
+        "thousands_ratios": partial(thousands_table, thousands.ratios),
     },
     HERE / "linear_speedup.md": {
         "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,

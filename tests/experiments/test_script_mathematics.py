@@ -278,6 +278,53 @@ def test_factors_have_the_bounds_of_the_grid(import_from):
     assert factors.isna().all()  # FedRep's time is censored
 
 
+def test_raw_curves_have_what_factors_are_made_of(import_from):
+    """Times to a target follow from the stored curve at any cost; the published axis ends after 100 or 120 rounds."""
+    tables = import_from("srpfl")("paper_tables")
+    scores = np.linspace(0.5, 0.9, 13)
+    places = np.arange(10, 131, 10)
+    run = made_history(scores, np.full(130, 2.0), eval_round=places)
+    slow = made_history(scores, np.full(130, 4.0), eval_round=places)
+    frame = tables.raw_curves({"fedrep": [run, slow]})
+    first = frame[frame["run"] == 0]
+    for cost in (0.0, 10.0):
+        times = first["time"].astype(float) + cost * first["round"]
+        reached = times[first["accuracy"] >= 0.8].iloc[0]
+        assert reached == run.time_to(0.8, communication=cost)
+    ends = [tables.published_end(title, {"fedrep": [run, slow]}, 10.0)
+            for title in ("MNIST", "CIFAR-10", "CIFAR-10 code")]  # fmt: skip
+    assert ends == [100 * 13.0, 120 * 13.0, 120 * 13.0]
+    short = made_history(scores[:3], np.full(90, 2.0), eval_round=places[:3])
+    assert tables.published_end("MNIST", {"fedrep": [short]}, 0.0) is None
+
+
+def test_times_of_thousands_of_clients(import_from):
+    """A round of all of N clients takes H_N under Exp(1), one of the fastest 1 / N."""
+    thousands = import_from("srpfl")("thousands")
+    sizes = {"cohort_size": np.array([1, 1, 4, 4])}
+    doubling = made_history([0.1, 0.5, 0.7, 0.9], np.ones(4), clients=4, **sizes)
+    all_clients = {"cohort_size": np.full(4, 4)}
+    everybody = made_history([0.1, 0.5, 0.7, 0.8], np.ones(4), clients=4, **all_clients)
+    found = {
+        "accuracy": 0.5,
+        "runs": {
+            "4": {
+                "fedrep": [thousands.curve_of(everybody)],
+                "srpfl": [thousands.curve_of(doubling)],
+            }
+        },
+    }
+    harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
+    of_fixed = thousands.ratio_of(found, "accuracy", "exponential")
+    assert of_fixed == pytest.approx(2 * harmonic / 0.5, rel=1e-3)
+    of_share = thousands.ratio_of(found, "share", "exponential")  # 0.792, in round 4
+    expected = 4 * harmonic / (0.5 + 2 * harmonic)
+    assert of_share == pytest.approx(expected, rel=1e-3)
+    assert thousands.ratio_of(found, "accuracy", "phones") == 1
+    found["accuracy"] = 0.85
+    assert np.isinf(thousands.ratio_of(found, "accuracy", "phones"))
+
+
 def test_an_accuracy_of_table_1_is_the_mean_over_examples_and_the_last_ten_rounds(
     import_from,
 ):
