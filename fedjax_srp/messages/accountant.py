@@ -59,10 +59,13 @@ def privacy_loss(
     num_clients = as_annotated("num_clients", num_clients, Count, is_field=False)
     num_rounds = as_annotated("num_rounds", num_rounds, Count, is_field=False)
     delta = as_annotated("delta", delta, Delta, is_field=False)
-    participation = as_annotated(
-        "participation", participation, ParticipationPolicy, is_field=False
-    )
-    clock = as_annotated("clock", clock, Clock | None, is_field=False)
+    if not isinstance(participation, ParticipationPolicy):
+        problem = "must be a policy"
+        raise ArgumentError(
+            "participation", participation, problem, ParticipationPolicy.remedy
+        )
+    if clock is not None and not isinstance(clock, Clock):
+        raise ArgumentError("clock", clock, "must be a clock, or None", Clock.remedy)
     if participation.asynchronous:
         raise ArgumentError(
             "participation",
@@ -81,11 +84,13 @@ def privacy_loss(
                 f"draws more than num_clients={num_clients} clients",
                 remedy=f"give at most Uniform({num_clients})",
             )
-    is_amplified = cohort_size < num_clients
     without = _epsilon(noise_multiplier, num_clients, num_clients, num_rounds, delta)
     epsilon = without
-    if is_amplified:
-        epsilon = _epsilon(noise_multiplier, cohort_size, num_clients, num_rounds, delta)
+    if cohort_size < num_clients:
+        sampled = _epsilon(noise_multiplier, cohort_size, num_clients, num_rounds, delta)
+        # with little noise the theorem's bound is the looser one
+        epsilon = min(sampled, without)
+    is_amplified = epsilon < without
     uncovered = [f"the reports {name!r}" for name in participation.needs]
     return PrivacyLoss(
         epsilon=epsilon,

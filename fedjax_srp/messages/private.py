@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -100,15 +99,16 @@ class Private(Wrapper):
 
     Args:
         algorithm: whose messages are private.
-        clip: C, the norm of a message at most; with `quantile` that of the first round, 0.1 in Andrew et al. A number
-            of inf with noise_multiplier=0 clips nothing.
+        clip: C, the norm of a message at most; with `quantile` that of the first round, 0.1 in Andrew et al. None
+            clips nothing, so that there is no noise either: a mean with a fixed denominator.
         noise_multiplier: z, the noise in the sum over `clip`.
-        denominator: of the sum, the expected number of participants.
+        denominator: of the sum, the expected number of participants. None: the size of each cohort, which is sound
+            where it does not follow from clients' data, as that of the stages of `Doubling`.
         quantile: gamma, the share of clients that are to be within the clip, 0.5 in Andrew et al.; None: the clip is
             fixed.
         clip_step_size: eta_C, of the logarithm of the clip.
         count_noise: sigma_b, the noise in the number of clients within the clip, which must be more than
-            noise_multiplier / 2; None: denominator / 20, as in Andrew et al.
+            noise_multiplier / 2; None: denominator / 20, as in Andrew et al., which needs a denominator.
         unsent: for what the server keeps of parts that no real client sends (`Uncharged`: the mean of FedRep's heads),
             which no noise protects. "refuse", or "initial": it stays as it began, so that evaluations that start from
             the mean head start from the initial one.
@@ -128,9 +128,9 @@ class Private(Wrapper):
 
     name = Wrapper.name  # `@part` would give it that of the class
 
-    clip: Annotated[float, Above(0), "give a norm, e.g. 0.5"]
+    clip: Annotated[float, Above(0), "give a norm, e.g. 0.5"] | None
     noise_multiplier: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"]
-    denominator: Leaf[Count]
+    denominator: Leaf[Count | None]
     quantile: Share | None = None
     clip_step_size: Annotated[float, Above(0)] = 0.2
     count_noise: Annotated[float, Above(0)] | None = None
@@ -154,16 +154,20 @@ class Private(Wrapper):
     def _check_noise(self) -> None:
         """Raise a ValueError for noise that does not suffice."""
         z = self.noise_multiplier
-        if isinstance(z, Tracer) or isinstance(self.clip, Tracer):
+        if isinstance(z, Tracer):
             return
-        if math.isinf(self.clip) and (z > 0 or self.quantile is not None):
+        if self.clip is None and (z > 0 or self.quantile is not None):
             raise ValueError(
-                f"clip={self.clip}: noise and adaptive clipping need a finite norm; give e.g. 0.5"
+                "clip=None: noise and a clip that adapts need a norm; give e.g. clip=0.5"
             )
-        count_noise = self.count_noise
-        if count_noise is None:
-            count_noise = self.denominator / 20
-        if self.quantile is None or isinstance(count_noise, Tracer):
+        if self.quantile is None:
+            return
+        if self.denominator is None and self.count_noise is None:
+            raise ValueError(
+                "count_noise=None: is denominator / 20, but denominator=None; give a number above noise_multiplier / 2"
+            )
+        count_noise = self._count_noise
+        if isinstance(count_noise, Tracer):
             return
         if z >= 2 * count_noise:
             raise ValueError(
@@ -177,9 +181,6 @@ class Private(Wrapper):
 
     def _own(self, server: ServerState) -> ServerState:
         return server.own if self._adapts else server
-
-    def _clip(self, server: ServerState) -> Array:
-        return server.clip if self._adapts else jnp.asarray(self.clip, float)
 
     @override
     def init(self, key: Key, data: Any) -> ServerState:
@@ -320,12 +321,13 @@ class Private(Wrapper):
             data: ClientData,
             context: RoundContext,
         ) -> ClientOutput:
-            clip = jnp.asarray(self.clip, float)
+            clip = self.clip
             if self._adapts:
                 download, clip = download
             output = phase.client(key, download, state, data, context)
-            if not jax.tree.leaves(charged(output.message)):
+            if clip is None or not jax.tree.leaves(charged(output.message)):
                 return output
+            clip = jnp.asarray(clip, float)
             return output._replace(message=self._clipped(output.message, download, clip))
 
         def server(
@@ -335,17 +337,17 @@ class Private(Wrapper):
             if not jax.tree.leaves(charged(mean)):
                 new = phase.server(key, own, mean, context)
                 return server._replace(own=new) if self._adapts else new
-            clip = self._clip(server)
+            clip = self.clip
             within = None
             if self._adapts:
+                clip = server.clip
                 mean, within = mean.own, mean.within.value
+            noise = 0.0 if clip is None else self._sum_noise * clip
             key_noise = named_key(key, "noise")
             download = phase.broadcast(own, context)
-            mean = self._noised(key_noise, mean, download, clip, context)
+            mean = self._noised(key_noise, mean, download, noise, context)
             # as if the cohort had the expected size, also for (1 / N) sum_i
-            expected = context._replace(
-                cohort_size=jnp.asarray(self.denominator, jnp.int32)
-            )
+            expected = context._replace(cohort_size=self._expected_size(context))
             new = self._updated(phase, key, own, mean, expected)
             if within is None:
                 return new
@@ -393,14 +395,14 @@ class Private(Wrapper):
         key: Key,
         mean: PyTree,
         download: PyTree,
-        clip: Array,
+        noise: Any,
         context: RoundContext,
     ) -> PyTree:
-        """The noised sum over the denominator, from the mean over the cohort."""
-        size = context.cohort_size.astype(float)
-        excess = size / self.denominator - 1  # 0 for a cohort of the expected size
-        # 0 * inf is nan
-        std = jnp.where(self._sum_noise > 0, self._sum_noise * clip, 0) / self.denominator
+        """The sum with this noise over the denominator, from the mean over the cohort."""
+        expected = self._expected_size(context).astype(float)
+        # 0 for a cohort of the expected size
+        excess = context.cohort_size.astype(float) / expected - 1
+        std = noise / expected
         references = self._references(mean, download)
         leaves, structure = jax.tree.flatten(mean, is_leaf=is_uncharged)
         bases = structure.flatten_up_to(references)
@@ -408,11 +410,17 @@ class Private(Wrapper):
         for i, (value, base) in enumerate(zip(leaves, bases, strict=True)):
             if not is_uncharged(value):
                 # w + (1 / m) (sum_i (w_i - w) + N(0, z^2 C^2))
-                noise = jax.random.normal(jax.random.fold_in(key, i), value.shape)
+                normal = jax.random.normal(jax.random.fold_in(key, i), value.shape)
                 change = excess.astype(value.dtype) * (value - base)
-                value = value + change + (std * noise).astype(value.dtype)
+                value = value + change + (std * normal).astype(value.dtype)
             noised.append(value)
         return jax.tree.unflatten(structure, noised)
+
+    def _expected_size(self, context: RoundContext) -> Array:
+        """The denominator m, () int32."""
+        if self.denominator is None:
+            return context.cohort_size
+        return jnp.asarray(self.denominator, jnp.int32)
 
     @property
     def _count_noise(self) -> Any:
@@ -438,7 +446,7 @@ class Private(Wrapper):
         noise = jnp.where(self._sum_noise > 0, self._count_noise, 0)
         count = context.cohort_size.astype(float) * (within - 0.5)
         count = count + noise * jax.random.normal(key, (), clip.dtype)
-        share = 0.5 + count / self.denominator
+        share = 0.5 + count / self._expected_size(context).astype(float)
         # C <- C exp(-eta_C (b - gamma))
         return clip * jnp.exp(-self.clip_step_size * (share - self.quantile))
 
