@@ -34,11 +34,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "FedRep, everybody": ("fedrep", {"participation": "full"}, NUM_CLIENTS),
     "FedRep, 10 at random": ("fedrep", {"participation": "uniform", "k": 10}, 10),
     "SRPFL, over all": ("fedrep", DOUBLING, NUM_CLIENTS),
-    "SRPFL, over the stage": (
-        "fedrep",
-        {"participation": "doubling", "initial": 5},
-        None,
-    ),
+    "SRPFL, over the stage": ("fedrep", DOUBLING, None),
     "FedAvg-FT, everybody": ("fedavg_ft", {"participation": "full"}, NUM_CLIENTS),
 }
 

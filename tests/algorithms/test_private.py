@@ -84,7 +84,7 @@ def test_fedrep_keeps_its_first_head_at_the_server_and_is_itself_otherwise():
     assert not np.array_equal(
         jax.tree.leaves(alone.server_state.head)[0], jax.tree.leaves(first.head)[0]
     )
-    assert_same_bits(run.server_state.head, first.head)
+    assert_close(run.server_state.head, first.head, 1e-6)  # compiled, and not
 
 
 # References in NumPy, on quadratics |w - a_i|^2 / 2.
@@ -278,7 +278,12 @@ def test_every_algorithm_is_private_or_refused_in_one_line(name):
     server = simulate(algorithm, data, 1, keep_clients=True).server_state
     if name == "fedproto":
         return  # the means of features are ratios of what is sent
-    assert_close(server, first_server(algorithm, data), 1e-5)
+    for new, old in zip(
+        jax.tree.leaves(server),
+        jax.tree.leaves(first_server(algorithm, data)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_by_examples_are_refused():
