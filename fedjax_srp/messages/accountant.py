@@ -112,8 +112,8 @@ def _epsilon(
 ) -> float:
     """Epsilon of Gaussian sums over uniform cohorts; all clients are a cohort without amplification."""
     with needed_by("epsilon", PRIVACY):
-        import dp_accounting
-        from dp_accounting import rdp
+        import dp_accounting  # pyright: ignore[reportMissingImports]
+        from dp_accounting import rdp  # pyright: ignore[reportMissingImports]
     if noise_multiplier == 0:
         return math.inf
     # Replacing a client moves the sum by 2 C, and its noise is z C.

@@ -94,7 +94,8 @@ class Coded(Wrapper):
         (2427, 9640)
     """
 
-    name = Wrapper.name  # `@part` would give it that of the class
+    # `@part` would give it that of the class
+    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
 
     up: Annotated[
         Codec | ErrorFeedback | str | None, "give e.g. srp.messages.TopK(0.01)"

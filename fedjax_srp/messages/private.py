@@ -126,7 +126,8 @@ class Private(Wrapper):
         True
     """
 
-    name = Wrapper.name  # `@part` would give it that of the class
+    # `@part` would give it that of the class
+    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
 
     clip: Annotated[float, Above(0), "give a norm, e.g. 0.5"] | None
     noise_multiplier: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"]
@@ -335,13 +336,14 @@ class Private(Wrapper):
         ) -> ServerState:
             own = self._own(server)
             if not jax.tree.leaves(charged(mean)):
-                new = phase.server(key, own, mean, context)
+                new = self._updated(phase, key, own, mean, context)
                 return server._replace(own=new) if self._adapts else new
-            clip = self.clip
+            clip: Any = self.clip
             within = None
             if self._adapts:
                 clip = server.clip
-                mean, within = mean.own, mean.within.value
+                within = mean.within.value
+                mean = mean.own
             noise = 0.0 if clip is None else self._sum_noise * clip
             key_noise = named_key(key, "noise")
             download = phase.broadcast(own, context)
@@ -352,7 +354,7 @@ class Private(Wrapper):
             if within is None:
                 return new
             key_count = named_key(key, "count")
-            return PrivateState(new, self._moved(key_count, clip, within, context))
+            return PrivateState(new, self._moved(key_count, server.clip, within, context))
 
         return phase._replace(broadcast=broadcast, client=client, server=server)
 
@@ -425,9 +427,8 @@ class Private(Wrapper):
     @property
     def _count_noise(self) -> Any:
         """sigma_b."""
-        if self.count_noise is not None:
-            return self.count_noise
-        return self.denominator / 20
+        denominator: Any = self.denominator
+        return denominator / 20 if self.count_noise is None else self.count_noise
 
     @property
     def _sum_noise(self) -> Array:
@@ -448,7 +449,8 @@ class Private(Wrapper):
         count = count + noise * jax.random.normal(key, (), clip.dtype)
         share = 0.5 + count / self._expected_size(context).astype(float)
         # C <- C exp(-eta_C (b - gamma))
-        return clip * jnp.exp(-self.clip_step_size * (share - self.quantile))
+        quantile: Any = self.quantile
+        return clip * jnp.exp(-self.clip_step_size * (share - quantile))
 
     def _updated(
         self,

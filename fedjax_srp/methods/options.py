@@ -127,7 +127,8 @@ class Choice(NamedTuple):
             algorithm = Coded(algorithm, **codes)
         given = {name: value for name, value in privacy.items() if value is not None}
         if given:
-            algorithm = Private(algorithm, **{"clip": None, "denominator": None} | given)
+            fields: dict[str, Any] = {"clip": None, "denominator": None, **given}
+            algorithm = Private(algorithm, **fields)
         return Method(self.name, algorithm, policy)
 
     def on_placeholder(self) -> Method:

@@ -259,6 +259,8 @@ HOLDS = ("fedrep", "fedper", "fedbn", "lg_fedavg", "template")
 def uniform(name):
     if name.startswith("linear") or name == "local_only":
         return TABLE[name].make()
+    if name == "fedsgd":  # its server's optimizer would decay the weights
+        return TABLE[name].make(weighting="uniform", optimizer=srp.SGD(0.2))
     return TABLE[name].make(weighting="uniform")
 
 
