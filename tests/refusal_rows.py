@@ -580,9 +580,9 @@ PARTS = {
         *each("denominator", (0, 2.5)),
         *each("unsent", ("zero", True)),
         {"quantile": 1.5},
-        {"quantile": 0.5},  # count_noise is 0.2
-        {"quantile": 0.5, "denominator": None},
-        {"quantile": 0.5, "count_noise": 0.0},
+        {"count_noise": 0.05, "quantile": 0.5},
+        {"count_noise": None, "quantile": 0.5, "denominator": None},
+        {"count_noise": 0.0, "quantile": 0.5},
         {"clip_step_size": 0.0},
         {"algorithm": messages.Private(FEDAVG, 0.5, 1.0, 4)},
         {"algorithm": messages.Coded(FEDAVG, down="half")},
