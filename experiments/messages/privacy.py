@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "SRPFL, over all": ("fedrep", DOUBLING, NUM_CLIENTS),
     "SRPFL, over the stage": ("fedrep", DOUBLING, None),
     "FedAvg-FT, everybody": ("fedavg_ft", {"participation": "full"}, NUM_CLIENTS),
+    "FedAvg-FT, 10 at random": ("fedavg_ft", {"participation": "uniform", "k": 10}, 10),
 }
 
 
@@ -97,7 +98,7 @@ def privacy(method: srp.Method, num_rounds: int) -> dict[str, Any]:
     }
 
 
-COLORS = (curves.BLUE, curves.GREEN, curves.ORANGE, "tab:red", "tab:purple")
+COLORS = (curves.BLUE, curves.GREEN, curves.ORANGE, "tab:red", "tab:purple", "tab:brown")
 
 
 def draw(results: dict[str, dict[str, Any]]) -> Figure:

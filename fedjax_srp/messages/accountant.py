@@ -54,8 +54,12 @@ def privacy_loss(
     num_rounds: int,
     delta: float,
     clock: Clock | None,
+    keeps_state: bool,
 ) -> PrivacyLoss:
-    """Compute epsilon; arguments as for `Private.epsilon`."""
+    """Compute epsilon; arguments as for `Private.epsilon`, and whether clients remember earlier rounds.
+
+    The theorem's rounds depend on what earlier ones released. A client's state depends on who was drawn, too.
+    """
     num_clients = as_annotated("num_clients", num_clients, Count, is_field=False)
     num_rounds = as_annotated("num_rounds", num_rounds, Count, is_field=False)
     delta = as_annotated("delta", delta, Delta, is_field=False)
@@ -75,15 +79,16 @@ def privacy_loss(
         )
     cohort_size = num_clients
     # a subclass, or a policy around it, may have other cohorts
-    if type(participation) is Uniform and not _come_and_go(clock, num_clients):
-        cohort_size = participation.k
-        if cohort_size > num_clients:
+    if type(participation) is Uniform:
+        if participation.k > num_clients:
             raise ArgumentError(
                 "participation",
                 participation,
                 f"draws more than num_clients={num_clients} clients",
                 remedy=f"give at most Uniform({num_clients})",
             )
+        if not keeps_state and not _come_and_go(clock, num_clients):
+            cohort_size = participation.k
     without = _epsilon(noise_multiplier, num_clients, num_clients, num_rounds, delta)
     epsilon = without
     if cohort_size < num_clients:

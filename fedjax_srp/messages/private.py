@@ -30,6 +30,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.messages.accountant import PrivacyLoss, privacy_loss
+from fedjax_srp.messages.codecs import ErrorFeedback
 from fedjax_srp.messages.coded import (
     Coded,
     charged,
@@ -236,9 +237,10 @@ class Private(Wrapper):
 
         Two federations are neighbours if one client's data are replaced, so that a sum moves by 2 clip at most.
         Rounds compose as Renyi differential privacy. Under `Uniform` cohorts the number is that of sampling without
-        replacement (Wang, Balle and Kasiviswanathan, 2019, Theorem 27), for a server that keeps the cohorts secret.
-        Every other policy gets the number of a client that takes part in every round, without amplification; give the
-        rounds of a client (`srp.Simulation`'s `rounds_taken`) as `num_rounds` for one that takes part in fewer.
+        replacement (Wang, Balle and Kasiviswanathan, 2019, Theorem 27), for a server that keeps the cohorts secret, and
+        clients that keep no state between rounds, since a state remembers who was drawn. Every other policy, and every
+        algorithm with a client state (FedRep's heads, error feedback), gets the number of a client that takes part in
+        every round, without amplification; for a client that takes part in fewer, give its rounds as `num_rounds`.
 
         Args:
             participation: the policy of the run.
@@ -257,6 +259,7 @@ class Private(Wrapper):
             num_rounds,
             delta,
             clock,
+            _keeps_state(self.algorithm),
         )
 
     def _check_messages(
@@ -497,6 +500,15 @@ def _map_charged(function: Any, message: PyTree, references: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(message, is_leaf=is_uncharged)
     bases = structure.flatten_up_to(references)
     return jax.tree.unflatten(structure, list(map(function, leaves, bases)))
+
+
+def _keeps_state(algorithm: FederatedAlgorithm) -> bool:
+    """Return True for clients that remember earlier rounds."""
+    if isinstance(algorithm, Coded):
+        return isinstance(algorithm.up, ErrorFeedback) or _keeps_state(
+            algorithm.algorithm
+        )
+    return type(algorithm).init_client is not FederatedAlgorithm.init_client
 
 
 def _problem_of(algorithm: FederatedAlgorithm) -> str | None:

@@ -23,7 +23,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.messages import Coded, Half, Private, Quantized
+from fedjax_srp.messages import Coded, ErrorFeedback, Half, Private, Quantized, TopK
 
 DATA = federation(clients_of((4, 6, 3, 8), (3,) * 4))
 TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
@@ -392,6 +392,16 @@ def test_only_uniform_cohorts_amplify():
     away = srp.clocks.Available(CLOCK, srp.clocks.DayNight(24.0))
     loss = algorithm.epsilon(policies.Uniform(5), 50, 100, 1e-3, clock=away)
     assert not loss.is_amplified
+    for stateful in (
+        small("FedRep"),
+        small("SCAFFOLD"),
+        Coded(small("FedAvg"), ErrorFeedback(TopK(0.1))),
+    ):
+        remembers = private(stateful, 0.5, 8.0, size=5)
+        loss = remembers.epsilon(policies.Uniform(5), 50, 100, 1e-3)
+        assert loss.epsilon == uniform.without_amplification
+    coded = private(Coded(small("FedAvg"), TopK(0.1)), 0.5, 8.0, size=5)
+    assert coded.epsilon(policies.Uniform(5), 50, 100, 1e-3) == uniform
     slow = srp.clocks.Devices(1e9, 1e6, 1e6)
     assert algorithm.epsilon(policies.Uniform(5), 50, 100, 1e-3, slow) == uniform
 
