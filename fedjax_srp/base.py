@@ -241,10 +241,12 @@ class FederatedAlgorithm:
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
         asynchronous: clients train on the model with which their job began, see `ParticipationPolicy.asynchronous`.
+        sends_changes: messages are updates, gradients or the like, and not new values of what clients downloaded.
     """
 
     name: ClassVar[str] = "algorithm"
     asynchronous: ClassVar[bool] = False
+    sends_changes: ClassVar[bool] = False
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""

@@ -123,6 +123,7 @@ FIELDS = {
     "layers": (models.Layer("out", nn.Dense(3)),), "clock": clocks.Fixed(EXP), "availability": clocks.DayNight(24.0),
     "on": 2.0, "off": 1.0, "period": 24.0, "starts": [[0.0, 2.0]], "ends": [[1.0, 3.0]],
     "algorithm": algorithms.FedAvg(MLP), "share": 0.1, "codec": messages.Sign(),
+    "clip": 0.5, "noise_multiplier": 0.1, "denominator": 4,
     "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
 OF_CLASS = {

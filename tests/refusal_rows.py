@@ -571,6 +571,22 @@ PARTS = {
         *each("up", ("TopQ(0.1)", "TopK", 3, messages.Sign)),
         *each("down", (messages.ErrorFeedback(messages.Sign()), "half(x=3)")),
         {"algorithm": messages.Coded(FEDAVG)},
+        {"algorithm": messages.Private(FEDAVG, 0.5, 1.0, 4)},
+    ),
+    "private": part(
+        messages.Private,
+        *each("clip", (0.0, -1.0, "x", None)),
+        *each("noise_multiplier", (-1.0, "x")),
+        *each("denominator", (0, 2.5)),
+        *each("unsent", ("zero", True)),
+        {"quantile": 1.5},
+        {"count_noise": 0.05, "quantile": 0.5},
+        {"count_noise": None, "quantile": 0.5, "denominator": None},
+        {"count_noise": 0.0, "quantile": 0.5},
+        {"clip_step_size": 0.0},
+        {"algorithm": messages.Private(FEDAVG, 0.5, 1.0, 4)},
+        {"algorithm": messages.Coded(FEDAVG, down="half")},
+        {"algorithm": srp.algorithms.FedBuff(MLP)},
     ),
     "error_feedback": part(
         messages.ErrorFeedback, *each("codec", (messages.RandomK(0.1), "Sign()", None))

@@ -15,6 +15,7 @@ from method_helpers import (
 )
 
 import fedjax_srp as srp
+from fedjax_srp.methods.options import PRIVACY
 
 BY_CRITERION = {
     "flanp",
@@ -162,7 +163,7 @@ def test_every_field_of_every_algorithm_is_an_option(name):
     fixed = getattr(route.factory, "keywords", {})
     fields = {field.name for field in dataclasses.fields(algorithm_of(name))}
     paths = {option.path for option in route.algorithm.values()}
-    codes = {"up", "down"}  # of the messages of any algorithm
+    codes = {"up", "down", *PRIVACY}  # of any algorithm's messages
     expected = (fields | codes) - {"model", *fixed}
     assert {path for path in paths if "." not in path} == expected
     other = {"fine_tune_epochs": 4, "inner_steps": 2, "epochs": 2, "head_epochs": 3}

@@ -254,6 +254,14 @@ def test_codes_of_messages_are_options_of_every_method(tmp_path):
         get(up="TopQ(0.1)")
     assert rebuild(describe(coded)) == coded
 
+    private = {"clip": 0.5, "noise_multiplier": 1.0, "denominator": 6}
+    private = get(up="TopK(0.1)", unsent="initial", **private).algorithm
+    inner = srp.messages.Coded(whole, srp.messages.TopK(0.1))
+    assert private == srp.messages.Private(inner, 0.5, 1.0, 6, unsent="initial")
+    assert rebuild(describe(private)) == private
+    with refused("^noise_multiplier is missing.*'clip'.*give"):
+        get(clip=0.5)
+
     options = {"method": "fedrep", "dataset": "digits", "num_clients": 6}
     texts = from_options(options | {"up": "TopK(0.1)"})
     objects = from_options(options | {"up": coded.up})

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.messages.break_even import POLICIES, TARGET, break_even, share, times
+from experiments.messages.privacy import TARGET as PRIVATE_TARGET
 from experiments.pages import load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
@@ -91,15 +92,43 @@ def sentence() -> str:
     )
 
 
+def privacy() -> str:
+    """Accuracy, time to the target and epsilon of each private run, and of the run without the gate."""
+    found = load_results("messages/results/privacy.json")
+    head = ["run", "z", "final %", f"time to {100 * PRIVATE_TARGET:g} %", "epsilon"]
+    rows = [[*head, "without amplification"]]
+    for name, of_run in found.items():
+        for noise, measured in of_run.items():
+            accuracy = pm([100 * each for each in measured["accuracy"]], 1)
+            epsilon = str(measured.get("epsilon", ""))
+            without = str(measured.get("without amplification", ""))
+            time = reached_times(measured["time"])
+            rows.append([name, noise, accuracy, time, epsilon, without])
+    return markdown(rows)
+
+
+def reached_times(given: list[Any]) -> str:
+    """Format the mean time of the seeds that reached the target, and how many did if some did not."""
+    reached = [float(time) for time in given if np.isfinite(float(time))]
+    if not reached:
+        return "none"
+    text = f"{np.mean(reached):,.1f}"
+    return (
+        text if len(reached) == len(given) else f"{text} ({len(reached)} of {len(given)})"
+    )
+
+
 PARTS = {
     "uploads": partial(table, "up"),
     "both": partial(table, "both"),
     "rounds": rounds,
     "latencies": latencies,
+    "privacy": privacy,
 }
+OF_MANUAL = {"tie": sentence, "uploads": PARTS["uploads"], "privacy": privacy}
 PAGES = {
     HERE / "README.md": PARTS,
-    HERE.parents[1] / "docs/messages.md": {"tie": sentence, "uploads": PARTS["uploads"]},
+    HERE.parents[1] / "docs/messages.md": OF_MANUAL,
 }
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ class FedMTL(OwnModel):
         ['own_model', 'fine_tune']
     """
 
+    sends_changes: ClassVar[bool] = True
     name: ClassVar[str] = "fed_mtl"
     requires_uniform_weighting: ClassVar[bool] = True
 

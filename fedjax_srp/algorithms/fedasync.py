@@ -47,6 +47,7 @@ class FedAsync(FedBuff):
         [1.0, 1.0, 0.5, 0.25]
     """
 
+    sends_changes: ClassVar[bool] = False
     supports_batch_norm: ClassVar[bool] = True  # the new model is a mean of models
 
     server_step_size: Annotated[

@@ -64,6 +64,7 @@ class FedBuff(GlobalModel):
         0.0
     """
 
+    sends_changes: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 

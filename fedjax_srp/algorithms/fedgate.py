@@ -104,6 +104,7 @@ class FedGATE(FedAvg):
         'fedgate'
     """
 
+    sends_changes: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0

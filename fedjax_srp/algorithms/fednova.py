@@ -51,6 +51,7 @@ class FedNova(FedAvg):
         'fednova'
     """
 
+    sends_changes: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,8 @@ class FedProto(OwnModel):
         >>> list(srp.algorithms.FedProto(model).evaluations)
         ['nearest_prototype', 'own_model', 'fine_tune']
     """
+
+    sends_changes: ClassVar[bool] = True
 
     penalty: Penalty = 1.0
 

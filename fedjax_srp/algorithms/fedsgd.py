@@ -63,6 +63,7 @@ class FedSGD(FedAvg):
         'fedsgd'
     """
 
+    sends_changes: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     training: Training = Training(weighting="num_examples")

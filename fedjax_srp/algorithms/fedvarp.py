@@ -52,6 +52,7 @@ class FedVARP(FedAvg):
         'fedvarp'
     """
 
+    sends_changes: ClassVar[bool] = True
     requires_uniform_weighting: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 

@@ -72,6 +72,7 @@ class MIFA(FedAvg):
         'mifa'
     """
 
+    sends_changes: ClassVar[bool] = True
     requires_uniform_weighting: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 

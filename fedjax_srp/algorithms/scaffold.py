@@ -83,6 +83,7 @@ class SCAFFOLD(FedAvg):
         'scaffold'
     """
 
+    sends_changes: ClassVar[bool] = True
     requires_uniform_weighting: ClassVar[bool] = True
 
     server_step_size: StepSize = 1.0

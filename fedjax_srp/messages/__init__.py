@@ -1,5 +1,6 @@
-"""Messages: codecs, and `Coded`, the gate through which an algorithm's messages pass."""
+"""Messages: the gate through which an algorithm's messages pass, as codes (`Coded`) and with privacy (`Private`)."""
 
+from fedjax_srp.messages.accountant import PrivacyLoss
 from fedjax_srp.messages.by_name import CODECS as CODECS
 from fedjax_srp.messages.by_name import register as register
 from fedjax_srp.messages.codecs import (
@@ -13,6 +14,7 @@ from fedjax_srp.messages.codecs import (
     TopK,
 )
 from fedjax_srp.messages.coded import Coded, CodedState
+from fedjax_srp.messages.private import Private, PrivateState
 
 __all__ = [
     "Codec",
@@ -21,6 +23,9 @@ __all__ = [
     "ErrorFeedback",
     "Half",
     "LowRank",
+    "PrivacyLoss",
+    "Private",
+    "PrivateState",
     "Quantized",
     "RandomK",
     "Sign",

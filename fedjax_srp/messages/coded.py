@@ -34,6 +34,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.messages.by_name import read_codec
 from fedjax_srp.messages.codecs import Codec, ErrorFeedback, whole_bits
+from fedjax_srp.messages.wrapper import Wrapper
 from fedjax_srp.parts.part import field, part
 
 
@@ -53,7 +54,7 @@ class Received(NamedTuple):
 
 
 @part
-class Coded(FederatedAlgorithm):
+class Coded(Wrapper):
     """An algorithm whose messages are coded: what the receiver computes with is what it decodes.
 
     In every phase the message of each client goes through `up`, its download through `down`, array by array. What is
@@ -93,7 +94,9 @@ class Coded(FederatedAlgorithm):
         (2427, 9640)
     """
 
-    algorithm: FederatedAlgorithm
+    # `@part` would give it that of the class
+    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
+
     up: Annotated[
         Codec | ErrorFeedback | str | None, "give e.g. srp.messages.TopK(0.01)"
     ] = field(converter=functools.partial(read_codec, "up"), default=None)
@@ -106,31 +109,16 @@ class Coded(FederatedAlgorithm):
             raise ValueError(
                 "algorithm=Coded(...) is coded already; give it both codes, up and down, at once"
             )
+        if isinstance(self.algorithm, Wrapper):
+            raise ValueError(
+                f"algorithm={type(self.algorithm).__name__}(...): a code after clipping can make a message longer "
+                "than the clip; give Private(Coded(...)), which clips what the server decodes"
+            )
         if isinstance(self.down, ErrorFeedback):
             raise ValueError(
                 f"down={self.down!r}: a download is coded against what the client holds, which makes up for earlier "
                 f"codes by itself; give {self.down.codec!r}"
             )
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """Name of the algorithm."""
-        return self.algorithm.name
-
-    @property
-    def asynchronous(self) -> bool:  # type: ignore[override]
-        """As for the algorithm."""
-        return self.algorithm.asynchronous
-
-    @property
-    def model(self) -> Any:
-        """The algorithm's model, for clocks that count batches; None if it has none."""
-        return getattr(self.algorithm, "model", None)
-
-    @property
-    def training(self) -> Any:
-        """The algorithm's local training, for clocks that count batches; None if it has none."""
-        return getattr(self.algorithm, "training", None)
 
     @property
     def _code(self) -> Codec | None:
@@ -142,10 +130,6 @@ class Coded(FederatedAlgorithm):
     def _down(self) -> Codec | None:
         down: Any = self.down
         return down
-
-    @override
-    def init(self, key: Key, data: Any) -> ServerState:
-        return self.algorithm.init(key, data)
 
     @override
     def init_client(self, key: Key, server: ServerState, data: ClientData) -> CodedState:
@@ -180,14 +164,6 @@ class Coded(FederatedAlgorithm):
                     "there is, so that the error grows; give more bits or a smaller bucket, unbiased=False, plain "
                     "factors, or no ErrorFeedback"
                 )
-
-    @override
-    def metrics(self, server: ServerState, data: Any) -> Any:
-        return self.algorithm.metrics(server, data)
-
-    @override
-    def with_params(self, server: ServerState, params: PyTree) -> ServerState:
-        return self.algorithm.with_params(server, params)
 
     @property
     @override
@@ -362,7 +338,8 @@ def _uncoded_phase(phase: Phase) -> Phase:
 # ---- transmission -------------------------------------------------------------------------------------------------
 
 
-def _is_uncharged(node: Any) -> bool:
+def is_uncharged(node: Any) -> bool:
+    """Return True for the wrapper of what no real client sends."""
     return isinstance(node, Uncharged)
 
 
@@ -370,13 +347,14 @@ def charged(message: PyTree) -> PyTree:
     """The arrays that a code changes, in their places: None for those that are `Uncharged`, or no floats."""
 
     def coded(node: Any) -> Any:
-        is_coded = not _is_uncharged(node) and _is_float(node)
+        is_coded = not is_uncharged(node) and is_float(node)
         return jnp.asarray(node) if is_coded else None
 
-    return jax.tree.map(coded, message, is_leaf=_is_uncharged)
+    return jax.tree.map(coded, message, is_leaf=is_uncharged)
 
 
-def _is_float(leaf: Any) -> bool:
+def is_float(leaf: Any) -> bool:
+    """Return True for an array of floats."""
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
@@ -399,7 +377,7 @@ def _known_parts(known: PyTree) -> dict[Any, PyTree]:
     return parts
 
 
-def _units(message: PyTree, known: PyTree) -> tuple[list[PyTree], Any, list[PyTree]]:
+def units_of(message: PyTree, known: PyTree) -> tuple[list[PyTree], Any, list[PyTree]]:
     """A message in units: the largest parts that the receiver knows one like, else single arrays.
 
     Returns:
@@ -407,17 +385,18 @@ def _units(message: PyTree, known: PyTree) -> tuple[list[PyTree], Any, list[PyTr
     """
     parts = _known_parts(known)
     is_unit = lambda node: (
-        _is_uncharged(node) or (not _has_uncharged(node) and _signature(node) in parts)
+        is_uncharged(node) or (not has_uncharged(node) and _signature(node) in parts)
     )
     units, structure = jax.tree.flatten(message, is_leaf=is_unit)
     references = [
-        None if _is_uncharged(unit) else parts.get(_signature(unit)) for unit in units
+        None if is_uncharged(unit) else parts.get(_signature(unit)) for unit in units
     ]
     return units, structure, references
 
 
-def _has_uncharged(node: Any) -> bool:
-    return any(map(_is_uncharged, jax.tree.leaves(node, is_leaf=_is_uncharged)))
+def has_uncharged(node: Any) -> bool:
+    """Return True if a part of a message is sent by no real client."""
+    return any(map(is_uncharged, jax.tree.leaves(node, is_leaf=is_uncharged)))
 
 
 def transmit(
@@ -433,7 +412,7 @@ def transmit(
         residual: what earlier codes have left out, of the structure of `charged(message)`; None: not kept.
     """
     message = jax.tree.map(jnp.asarray, message)  # an author's may have numbers
-    units, structure, references = _units(message, known)
+    units, structure, references = units_of(message, known)
     left_out: list[PyTree] = [None] * len(units)
     if residual is not None:
         # the residual has None where a unit has nothing to code
@@ -464,7 +443,7 @@ def transmit(
 
 def _is_coded(unit: PyTree) -> bool:
     """True for a unit of floats; one with other arrays has no reference, so it is a single array."""
-    return not _is_uncharged(unit) and all(map(_is_float, jax.tree.leaves(unit)))
+    return not is_uncharged(unit) and all(map(is_float, jax.tree.leaves(unit)))
 
 
 def _nearer(unit: PyTree, reference: PyTree) -> PyTree:
@@ -473,11 +452,11 @@ def _nearer(unit: PyTree, reference: PyTree) -> PyTree:
     if reference is None:
         return zeros
     change = jax.tree.map(jnp.subtract, unit, reference)
-    is_near = _square(change) < _square(unit)
+    is_near = square_norm(change) < square_norm(unit)
     return jax.tree.map(lambda r, z: jnp.where(is_near, r, z), reference, zeros)
 
 
-def _square(tree: PyTree) -> Array:
+def square_norm(tree: PyTree) -> Array:
     """() float: the squared norm."""
     total = jnp.zeros(())
     for leaf in jax.tree.leaves(tree):
@@ -489,7 +468,7 @@ def _is_shorter(codec: Codec, leaf: Any) -> bool:
     """True if the code of an array is shorter than the array, which is sent whole otherwise."""
     shape = jnp.shape(leaf)
     dtype = jnp.result_type(leaf)
-    has_code = bool(math.prod(shape)) and _is_float(leaf)
+    has_code = bool(math.prod(shape)) and is_float(leaf)
     return has_code and codec.num_bits(shape, dtype) < whole_bits(shape, dtype)
 
 
@@ -506,9 +485,9 @@ def _coded_unit(codec: Codec, key: Key, unit: PyTree) -> PyTree:
 def wire_bytes(codec: Codec, message: PyTree, known: PyTree) -> int:
     """Bytes of a coded message: those of its arrays, and a bit for each part that has a reference."""
     bits = 0
-    units, _, references = _units(message, known)
+    units, _, references = units_of(message, known)
     for unit, reference in zip(units, references, strict=True):
-        if _is_uncharged(unit):
+        if is_uncharged(unit):
             continue
         bits += reference is not None
         for leaf in jax.tree.leaves(unit):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_srp import models
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
-from fedjax_srp.messages import Coded
+from fedjax_srp.messages import Coded, Private
 from fedjax_srp.messages.by_name import read_codec
 from fedjax_srp.methods.table import RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
@@ -21,8 +21,13 @@ from fedjax_srp.parts.options import REQUIRED, Option, build, options_of, withou
 # Of `models.get`, also for models given as objects.
 ANY_MODEL_OPTIONS = ("augment", "initialization")
 MODEL_OPTIONS = ("head_layers", *ANY_MODEL_OPTIONS)  # for all models by name
-# Of every algorithm that has no field of this name.
+# Of every algorithm that has no field of this name: its messages pass through codes, and then through a clip.
 CODES = {name: options_of(Coded)[name] for name in ("up", "down")}
+PRIVACY = {
+    name: option._replace(default=None)
+    for name, option in options_of(Private).items()
+    if name != "algorithm"
+}
 _PLACEHOLDER_MODEL = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
 
@@ -49,7 +54,7 @@ def routes(
         model: its model. A model object has few options.
     """
     row = recipe(name)
-    of_algorithm = CODES | options_of(row.factory)
+    of_algorithm = CODES | PRIVACY | options_of(row.factory)
     of_algorithm.pop("model", None)
     of_model = ANY_MODEL_OPTIONS
     if isinstance(model, str):
@@ -96,6 +101,11 @@ class Choice(NamedTuple):
         """The given codes of messages, see `Coded`."""
         return _codes(self.route, self.algorithm)
 
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The given options of privacy, see `Private`."""
+        return _privacy(self.route, self.algorithm)
+
     def model_options(self) -> dict[str, Any]:
         """Return the name of the model, or the object, and its options with their defaults."""
         return self.defaults | self.model
@@ -106,10 +116,19 @@ class Choice(NamedTuple):
         if policy is None:
             policy = build(POLICIES[self.route.participation], self.policy)
         codes = self.codes
-        own = {n: value for n, value in self.algorithm.items() if n not in codes}
+        privacy = self.privacy
+        own = {
+            name: value
+            for name, value in self.algorithm.items()
+            if name not in codes and name not in privacy
+        }
         algorithm: FederatedAlgorithm = build(self.route.factory, own, model)
         if any(code is not None for code in codes.values()):
             algorithm = Coded(algorithm, **codes)
+        given = {name: value for name, value in privacy.items() if value is not None}
+        if given:
+            fields: dict[str, Any] = {"clip": None, "denominator": None, **given}
+            algorithm = Private(algorithm, **fields)
         return Method(self.name, algorithm, policy)
 
     def on_placeholder(self) -> Method:
@@ -142,9 +161,10 @@ def choose(
     is_own = policy is None or route.participation == recipe(name).participation
     if not is_own or isinstance(policy, ParticipationPolicy):
         base = f"{base} + {route.participation}"
-    for direction, code in _codes(route, given).items():
-        if code is not None:
-            base = f"{base} + {direction} {code!r}"
+    messages = _codes(route, given) | _privacy(route, given)
+    for option, value in messages.items():
+        if value is not None:
+            base = f"{base} + {option} {value!r}"
     defaults: dict[str, Any] = {"model": model}
     if not isinstance(model, SplitModel):
         defaults |= models.options(model)
@@ -175,6 +195,21 @@ def _codes(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
         for name, option in CODES.items()
         if name in given and route.algorithm[name] is option
     }
+
+
+def _privacy(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options of privacy, unless they are options of the algorithm's own."""
+    privacy = {
+        name: given[name]
+        for name, option in PRIVACY.items()
+        if name in given and route.algorithm[name] is option
+    }
+    chosen = [name for name, value in privacy.items() if value is not None]
+    if chosen and "noise_multiplier" not in chosen:
+        raise ValueError(
+            f"noise_multiplier is missing: {chosen[0]!r} needs it; give 0 for none, or e.g. 1.0"
+        )
+    return privacy
 
 
 def _check_complete(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 LAB = '"fedjax-srp[lab]"'
 DATA = '"fedjax-srp[data]"'
 SLURM = '"fedjax-srp[slurm]"'
+PRIVACY = '"fedjax-srp[privacy]"'
 
 
 class MissingLibraryError(ValueError):

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
 from fedjax_srp.driver.settings import Settings
-from fedjax_srp.messages import Coded
+from fedjax_srp.messages import Coded, Private
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
@@ -255,7 +255,7 @@ def _makers(owner: str) -> dict[str, Callable[..., Any]]:
             for name in (*methods.names(), *methods.algorithm_names())
         ]
         by_name = {methods.name_of(factory): factory for factory in factories}
-        return {"": Coded, **by_name}
+        return {"": Coded, "private": Private, **by_name}
     return (
         methods.POLICIES
         if owner == "participation"

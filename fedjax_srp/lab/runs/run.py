@@ -390,9 +390,9 @@ class Run:
 
 
 def _within_codes(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of an algorithm, without the codes of its messages."""
+    """Return the description of an algorithm, without codes and privacy of its messages."""
     inner = described.get("algorithm")
-    return inner if isinstance(inner, dict) else described
+    return _within_codes(inner) if isinstance(inner, dict) else described
 
 
 @contextlib.contextmanager
