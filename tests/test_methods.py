@@ -52,7 +52,7 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
         "inner_step_size": 0.09,
         "server_step_size": 1.0,
     },
-    "afl": {"weight_step_size": 0.1, "steps": 1},
+    "afl": {"weight_step_size": 0.1},
     "q_fedavg": {"q": 1.0, "weighting": "num_examples"},
     "ifca": {"num_clusters": 4},
     "feddwa": {"num_neighbours": 5, "guidance_epochs": 1},
