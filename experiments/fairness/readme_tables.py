@@ -57,8 +57,8 @@ def methods() -> str:
 def fairness() -> str:
     """Final accuracies of q-FedAvg for each q."""
     rows = [["q", "all %", "worst tenth %", "spread", "time, all"]]
-    for q in FAIRNESS:
-        found = results()["runs"][f"q = {q:g}"]
+    for q, name in FAIRNESS.items():
+        found = results()["runs"][name]
         cells = [percent(found, name) for name in ("mean", "worst_tenth", "spread")]
         rows.append([f"{q:g}", *cells, time(found, "mean")])
     return markdown(rows)
