@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.fairness.who_pays import FAIRNESS, GROUPS, METHODS, POLICIES
+from experiments.fairness.who_pays import (
+    FAIRNESS,
+    GROUPS,
+    METHODS,
+    POLICIES,
+    one_epoch,
+)
 from experiments.pages import load_results, markdown, pm, write
 
 HERE = Path(__file__).parent
@@ -55,12 +61,15 @@ def methods() -> str:
 
 
 def fairness() -> str:
-    """Final accuracies of q-FedAvg for each q."""
-    rows = [["q", "all %", "worst tenth %", "spread", "time, all"]]
-    for q, name in FAIRNESS.items():
-        found = results()["runs"][name]
-        cells = [percent(found, name) for name in ("mean", "worst_tenth", "spread")]
-        rows.append([f"{q:g}", *cells, time(found, "mean")])
+    """Final accuracies of q-FedAvg for each q, with five local epochs and with one."""
+    head = ["local epochs", "q", "all %", "worst tenth %", "spread", "time, all"]
+    rows = [head]
+    names = {5: FAIRNESS, 1: {q: one_epoch(q) for q in FAIRNESS}}
+    for epochs, of_epochs in names.items():
+        for q, name in of_epochs.items():
+            found = results()["runs"][name]
+            cells = [percent(found, each) for each in ("mean", "worst_tenth", "spread")]
+            rows.append([epochs, f"{q:g}", *cells, time(found, "mean")])
     return markdown(rows)
 
 

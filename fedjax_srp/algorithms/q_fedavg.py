@@ -45,7 +45,7 @@ class QFedAvg(FedAvg):
     draws, and p_i are the weights of both sums.
 
     Evaluations: those of `FedAvg`. What q is for shows in the spread over clients:
-    `history.worst_decile`, and the standard deviation of `history.accuracies`.
+    `history.worst_decile`, and the standard deviation of `history.scores()`.
 
     Args:
         training: of the clients, with one step size in a round; its weighting is p_i,
