@@ -69,7 +69,7 @@ def fairness() -> str:
         for q, name in of_epochs.items():
             found = results()["runs"][name]
             cells = [percent(found, each) for each in ("mean", "worst_tenth", "spread")]
-            rows.append([epochs, f"{q:g}", *cells, time(found, "mean")])
+            rows.append([f"{epochs}", f"{q:g}", *cells, time(found, "mean")])
     return markdown(rows)
 
 

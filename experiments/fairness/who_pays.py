@@ -115,10 +115,11 @@ def planted(num_clusters: int, seed: int, num_rounds: int) -> dict[str, float]:
         progress=False,
     )
     models = history.server_state.params
+    algorithm: Any = method.algorithm
 
     @jax.jit
     def cluster_of(client: jax.Array) -> jax.Array:
-        return method.algorithm.cluster_of(models, data.train_client(client))
+        return algorithm.cluster_of(models, data.train_client(client))
 
     clients = jnp.arange(data.num_clients, dtype=jnp.int32)
     chosen = [int(cluster_of(client)) for client in clients]

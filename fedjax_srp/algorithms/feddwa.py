@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,9 +81,7 @@ class FedDWA(OwnModel):
         return (Phase("round", nothing, self.client, self.server, mixtures),)
 
     @override
-    def init_client(
-        self, key: Key, server: FedAvgServerState, examples: Examples
-    ) -> FedDWAState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> Any:
         return FedDWAState(server.params, server.params)
 
     def mix(

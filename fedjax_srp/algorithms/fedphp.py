@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,9 +86,7 @@ class FedPHP(GlobalAndPersonalModel):
         return self.loss_gradient
 
     @override
-    def init_client(
-        self, key: Key, server: FedAvgServerState, examples: Examples
-    ) -> FedPHPClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> Any:
         return FedPHPClientState(server.params, jnp.int32(0))
 
     def taught(
