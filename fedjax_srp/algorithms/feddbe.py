@@ -55,10 +55,10 @@ class FedDBE(GlobalModel):
     near those of the federation by kappa / 2 times the mean squared difference. Those are
     collected once, before the first round, from all clients: each trains the first model
     for an epoch without the rest of the method and sends its mean features, weighted by
-    its examples; the trained models are discarded. That pass takes time and bytes,
-    `history.start`. The authors' code takes a moving average over the batches of that
-    epoch, and of those of training, with momentum 1 in its commands: the last batch
-    alone. Here the first are the mean over all examples, after the epoch.
+    its examples; the trained models are discarded. The authors' code takes a moving
+    average over the batches of that epoch, and of those of training, with momentum 1 in
+    its commands: the last batch alone. Here the first are the mean over all examples,
+    after the epoch.
 
     Evaluations: `own_model` (the default), the global model with the client's vector;
     `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`, without it.
@@ -67,6 +67,8 @@ class FedDBE(GlobalModel):
         model: cut after the features.
         training: of the clients; weighting is "num_examples" in the authors' code.
         mean_penalty: kappa, 50 in the authors' commands.
+        charge_start: the pass before the first round takes time and bytes,
+            `history.start`: that of the slowest client's epoch. `clocks.Devices` cannot.
 
     Example:
         >>> import fedjax_srp as srp
@@ -78,6 +80,7 @@ class FedDBE(GlobalModel):
     supports_batch_norm: ClassVar[bool] = False
 
     mean_penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 50.0"] = 50.0
+    charge_start: bool = False
 
     @override
     def init(self, key: Key, data: Any) -> FedDBEServerState:
@@ -108,7 +111,9 @@ class FedDBE(GlobalModel):
         def download(server: FedDBEServerState, context: RoundContext) -> SplitParams:
             return server.params
 
-        collect = Phase("means", download, self.collect, self.keep_mean, charged=True)
+        collect = Phase(
+            "means", download, self.collect, self.keep_mean, charged=self.charge_start
+        )
         return (collect,)
 
     def collect(
