@@ -77,9 +77,11 @@ class ClientOutput(NamedTuple):
     """The result of one client's local work.
 
     The engine averages `message` over the cohort, integers and flags as floats, weighted by `weight`: a scalar, or a
-    pytree prefix of `message` where parts have different weights. `state` is written back as the client's new state;
-    None leaves it unchanged. `info` is a dict of scalars to record: its mean over the cohort joins the metrics of the
-    round and costs no communication. `loss` is that of `local_sgd`, for runs that record it.
+    pytree prefix of `message` where parts have different weights. A weight of shape (groups,) makes a mean by group:
+    the server gets (groups, ...), 0 for a group without weight, and the client sends its part once. `state` is written
+    back as the client's new state; None leaves it unchanged. `info` is a dict of scalars to record: its mean over the
+    cohort joins the metrics of the round and costs no communication. `loss` is that of `local_sgd`, for runs that
+    record it.
     """
 
     message: PyTree

@@ -727,6 +727,14 @@ PARTS = {
         {"optimizer": srp.SGD(0.1)},
         each("optimizer", (srp.SGD, "sgd")),
     ),
+    "fedphp of numbers": part(
+        srp.algorithms.FedPHP, {"model": models.LinearRegression((5,))}
+    ),
+    "q_fedavg": Subject(
+        lambda **given: srp.algorithms.QFedAvg(model(), srp.Training(**given)),
+        {"optimizer": srp.SGD(0.1)},
+        each("optimizer", (optax.sgd(0.1),)),
+    ),
     "scaffold": Subject(
         lambda **given: srp.algorithms.SCAFFOLD(model(), srp.Training(**given)),
         {"optimizer": srp.SGD(0.1)},

@@ -1,5 +1,6 @@
 """Federated algorithms, one file each: only the computations of clients and server."""
 
+from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
@@ -12,12 +13,15 @@ from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
+from fedjax_srp.algorithms.feddbe import FedDBE
+from fedjax_srp.algorithms.feddwa import FedDWA
 from fedjax_srp.algorithms.feddyn import FedDyn
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
 from fedjax_srp.algorithms.fedopt import FedOpt
 from fedjax_srp.algorithms.fedpac import FedPAC
 from fedjax_srp.algorithms.fedper import FedPer
+from fedjax_srp.algorithms.fedphp import FedPHP
 from fedjax_srp.algorithms.fedproto import FedProto
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.algorithms.fedrep import FedRep
@@ -28,6 +32,7 @@ from fedjax_srp.algorithms.fedvarp import FedVARP
 from fedjax_srp.algorithms.fjord import FjORD
 from fedjax_srp.algorithms.heterofl import HeteroFL
 from fedjax_srp.algorithms.hf_maml import HFMAML
+from fedjax_srp.algorithms.ifca import IFCA
 from fedjax_srp.algorithms.knn_per import KNNPer
 from fedjax_srp.algorithms.l2gd import L2GD
 from fedjax_srp.algorithms.lg_fedavg import LGFedAvg
@@ -36,13 +41,16 @@ from fedjax_srp.algorithms.mifa import MIFA
 from fedjax_srp.algorithms.moon import MOON
 from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.pfedme import PFedMe
+from fedjax_srp.algorithms.q_fedavg import QFedAvg
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
 from fedjax_srp.linear.fedavg import LinearFedAvg
 from fedjax_srp.linear.fedrep import LinearFedRep
 
 __all__ = [
+    "AFL",
     "APFL",
     "HFMAML",
+    "IFCA",
     "L2GD",
     "MIFA",
     "MOON",
@@ -57,12 +65,15 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedDBE",
+    "FedDWA",
     "FedDyn",
     "FedGATE",
     "FedMTL",
     "FedNova",
     "FedOpt",
     "FedPAC",
+    "FedPHP",
     "FedPer",
     "FedProto",
     "FedProx",
@@ -80,4 +91,5 @@ __all__ = [
     "LocalOnly",
     "PFedMe",
     "PerFedAvg",
+    "QFedAvg",
 ]

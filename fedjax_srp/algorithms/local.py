@@ -165,8 +165,18 @@ def full_gradient(
     """
     if not jax.tree.leaves(params):
         return params
+    objective = mean_objective(loss, frozen, examples, dtype_of(params), key)
+    return of_examples(jax.grad(objective)(params), examples)
+
+
+def mean_objective(
+    loss: Loss, frozen: PyTree, examples: Examples, dtype: Any, key: Key | None = None
+) -> Callable[[PyTree], Array]:
+    """The mean loss over all examples, a function of the parameters of a type.
+
+    Without examples its value may be nan.
+    """
     capacity = examples.y.shape[0]
-    dtype = dtype_of(params)
     x, y, valid = without_padding(examples)
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
 
@@ -174,7 +184,13 @@ def full_gradient(
         losses = per_example(loss(params, frozen, x, y, key), capacity)
         return jnp.sum(weights * losses)
 
-    return of_examples(jax.grad(objective)(params), examples)
+    return objective
+
+
+def mean_loss(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples) -> Array:
+    """The mean loss over all examples in evaluation mode, () float; 0 without examples."""
+    objective = mean_objective(loss, frozen, examples, dtype_of(params))
+    return jnp.where(examples.count > 0, objective(params), 0)
 
 
 def dtype_of(params: PyTree) -> Any:

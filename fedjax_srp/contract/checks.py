@@ -211,29 +211,33 @@ def check_output(where: str, output: Any, state: PyTree) -> None:
     if not _is_weight(output.weight, output.message) or not all(map(_is_number, numbers)):
         raise ValueError(
             f"{what} the message {shapes_of(output.message)} with the weight {shapes_of(output.weight)}: "
-            "give numbers, with one scalar as weight or one for each part"
+            "give numbers, with one scalar as weight or one for each part, or a vector with a weight for each group"
         )
     _check_scalars(f"{what} info:", output.info)
 
 
 def _is_weight(weight: PyTree, message: PyTree) -> bool:
-    """True for a pytree prefix of scalars."""
+    """True for a pytree prefix of scalars, or of vectors with an entry for each group."""
     try:
         jax.tree.structure(weight).flatten_up_to(message)
     except ValueError:
         return False
-    return all(leaf.shape == () for leaf in jax.tree.leaves(weight))
+    return all(leaf.ndim <= 1 for leaf in jax.tree.leaves(weight))
 
 
-def _averaged(tree: PyTree) -> PyTree:
+def _averaged(weight: PyTree, tree: PyTree) -> PyTree:
     """Shapes of the mean over a cohort; integers and flags are averaged as floats."""
 
-    def mean(leaf: Any) -> Any:
-        if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return leaf
-        return _float(*leaf.shape)
+    def mean_of(weight: Any, part: PyTree) -> PyTree:
+        def mean(leaf: Any) -> Any:
+            shape = (*weight.shape, *leaf.shape)
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return jax.ShapeDtypeStruct(shape, leaf.dtype)
+            return _float(*shape)
 
-    return jax.tree.map(mean, tree)
+        return jax.tree.map(mean, part)
+
+    return jax.tree.map(mean_of, weight, tree)
 
 
 @dataclasses.dataclass
@@ -306,7 +310,7 @@ class AlgorithmTracer:
             where, lambda algorithm: phase_of(algorithm).client, download
         )
         where = f"{phase.name}.server"
-        mean = _averaged(output.message)
+        mean = _averaged(output.weight, output.message)
         update = lambda algorithm: phase_of(algorithm).server
         updated = self.in_round(where, update, self.key, server, mean).shapes
         check_like(f"{self.name}: {where} returned", updated, server, LIKE_INIT)
@@ -370,7 +374,7 @@ def check_algorithm(
     metrics = _result(name, algorithm, "metrics", server, data)
     _check_scalars(f"{name}: metrics returned", metrics)
     for output in outputs:
-        metrics = _joined(name, metrics, _averaged(dict(output.info)))
+        metrics = _joined(name, metrics, _averaged(_float(), dict(output.info)))
     if record_loss:
         metrics = _joined(name, metrics, {TRAINING_LOSS: _float()})
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)

@@ -16,6 +16,7 @@ from fedjax_srp.base import (
     FederatedSource,
     Key,
     Method,
+    PyTree,
     RoundContext,
     ServerState,
     named_key,
@@ -129,7 +130,7 @@ def _round(
         outputs[phase.name] = output
         if output.state is not None:
             state = output.state
-        mean = jax.tree.map(as_float, output.message)
+        mean = jax.tree.map(_alone, output.weight, output.message)
         key_server = named_key(stream(root, "server", first), phase.name)
         updated = as_arrays(phase.server(key_server, server, mean, context))
         check_like(f"{where}.server returned", updated, server, LIKE_INIT)
@@ -146,3 +147,16 @@ def _round(
         total, count = np.asarray(score(where, data, predict, test), np.float64)
         scores[name] = ratio(total, count).item()
     return ClientRound(outputs, server, state, scores)
+
+
+def _alone(weight: jax.Array, part: PyTree) -> PyTree:
+    """The mean of a part of the only message: the part itself, or that of each group."""
+
+    def mean(leaf: jax.Array) -> jax.Array:
+        leaf = as_float(leaf)
+        if not weight.ndim:
+            return leaf
+        has_weight = jnp.expand_dims(weight != 0, tuple(range(1, leaf.ndim + 1)))
+        return jnp.where(has_weight, leaf[None], 0)
+
+    return jax.tree.map(mean, part)

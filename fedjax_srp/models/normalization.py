@@ -39,6 +39,17 @@ def example_weights(weights: Array) -> Iterator[None]:
         _weights.reset(token)
 
 
+def weights_of_batch(rows: int, dtype: Any) -> Array:
+    """The weights (rows,) of a batch in training, which sum to 1 or, without examples, to 0.
+
+    Outside of `example_weights` all rows count the same.
+    """
+    weights = _weights.get()
+    if weights is None:
+        return jnp.full(rows, 1 / rows, dtype)
+    return weights.astype(dtype)
+
+
 def _batch_norm_mode(in_training: bool) -> Callable[..., Any]:
     """An interceptor of flax that sets the mode and the mask of every BatchNorm in a module."""
 

@@ -202,12 +202,13 @@ def _summed(outputs: ClientOutput, mine: Array) -> _Sums:
         return jnp.where(is_real, leaf, jnp.zeros((), leaf.dtype))
 
     def sum_of(leaf: Array) -> Array:
-        return jnp.sum(leaf, dtype=_sum_type(leaf))
+        return jnp.sum(leaf, axis=0, dtype=_sum_type(leaf))
 
     def weighted_sum(weight: Array, leaf: Array) -> Array:
         values = real(leaf).astype(_sum_type(leaf))
-        # Never TF32.
-        return jnp.tensordot(weight.astype(values.dtype), values, 1, precision="highest")
+        # (chunk,), or (groups, chunk) for a mean by group. Never TF32.
+        by_group = weight.astype(values.dtype).T
+        return jnp.tensordot(by_group, values, 1, precision="highest")
 
     def weighted(weight: Array, part: PyTree) -> PyTree:
         return jax.tree.map(functools.partial(weighted_sum, weight), part)
@@ -230,7 +231,13 @@ def _divided(weight: Array, sums: PyTree, shapes: PyTree) -> PyTree:
     """Means from sums, in the types of the values."""
 
     def mean(leaf: Array, shape: Any) -> Array:
-        return (leaf / weight.astype(leaf.dtype)).astype(shape.dtype)
+        total_weight = weight.astype(leaf.dtype)
+        if total_weight.ndim:
+            # Groups, of which some may be empty; their mean is 0.
+            is_empty = total_weight == 0
+            total_weight = jnp.where(is_empty, 1, total_weight)
+            total_weight = jnp.expand_dims(total_weight, tuple(range(1, leaf.ndim)))
+        return (leaf / total_weight).astype(shape.dtype)
 
     return jax.tree.map(mean, sums, shapes)
 

@@ -112,6 +112,7 @@ def with_batch_norm():
 
 SIZED = {"weighting": "num_examples"}
 TABLE = {
+    "afl": small(algorithms.AFL, weight_step_size=0.02),
     "apfl": small(algorithms.APFL, own_share=0.4, adaptive=True),
     "ditto": small(algorithms.Ditto, penalty=0.3, **SIZED),
     "fed_mtl": small(
@@ -127,6 +128,9 @@ TABLE = {
     "feddyn": small(algorithms.FedDyn, penalty=0.3),
     "mifa": small(algorithms.MIFA),
     "fedvarp": small(algorithms.FedVARP, server_step_size=0.7),
+    "feddbe": small(algorithms.FedDBE, mean_penalty=2.0, **SIZED),
+    "feddwa": small(algorithms.FedDWA, num_neighbours=4),
+    "fedphp": small(algorithms.FedPHP, teaching=0.3, inheritance_rounds=4, **SIZED),
     "fedamp": small(
         algorithms.FedAMP,
         attention_step_size=0.5,
@@ -178,6 +182,7 @@ TABLE = {
     ),
     "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
     "heterofl": small(algorithms.HeteroFL, rates=(0.4, 1.0)),
+    "ifca": small(algorithms.IFCA, num_clusters=3, **SIZED),
     "knn_per": small(algorithms.KNNPer, num_neighbours=3),
     "l2gd": small(
         algorithms.L2GD,
@@ -200,6 +205,7 @@ TABLE = {
         inner_step_size=0.1,
         **SIZED,
     ),
+    "q_fedavg": small(algorithms.QFedAvg, q=0.7, **SIZED),
     "template": small(Template, **SIZED),  # the file that authors copy
     "scaffold": small(algorithms.SCAFFOLD, server_step_size=0.7),
     "linear_fedavg": small_linear(

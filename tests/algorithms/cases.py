@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from recorded_orders import stream
 from reference import (
+    afl,
     apfl,
     ditto,
     fed_mtl,
@@ -17,23 +18,28 @@ from reference import (
     fedas,
     fedavg,
     fedbabu,
+    feddbe,
+    feddwa,
     feddyn,
     fedgate,
     fednova,
     fedopt,
     fedpac,
     fedper,
+    fedphp,
     fedproto,
     fedprox,
     fedrep,
     fedrod,
     fedsgd,
     hf_maml,
+    ifca,
     l2gd,
     local_only,
     memory,
     moon,
     pfedme,
+    q_fedavg,
     scaffold,
 )
 from reference.local import Sgd, batches, combine, mean
@@ -168,6 +174,23 @@ def rows_of_weights(setting):
     return {"rows_of_epochs": of}
 
 
+def guidance_of(number):
+    """Return batches of `number` epochs of the guidance model per unit of work."""
+    return lambda setting: {
+        "guidance_steps": setting.epochs(number=number, purpose="guidance")
+    }
+
+
+def start_of_dbe(setting):
+    """Return the batches of the epoch before the first round."""
+
+    def rows(i):
+        orders = setting.orders.epochs(0, i, "local", 1, phase="means")
+        return batches(orders, BATCH)
+
+    return {"first_steps": rows}
+
+
 def heads_of(number):
     """Return batches of `number` epochs of the head per unit of work."""
     return lambda setting: {"head_steps": setting.epochs(number=number, purpose="head")}
@@ -265,6 +288,15 @@ CASES = {
         memory.fedvarp, {"server_step_size": 0.7}, {"server_step": 0.7}, server={"params": "params"},
         clients={"update": "table"}, judged=GLOBAL,
     ),
+    "q_fedavg": Case(q_fedavg.run, {"q": 0.7}, {"q": 0.7}, **ONE_MODEL),
+    "q_fedavg-2": Case(q_fedavg.run, {"q": 2.0}, {"q": 2.0}, **ONE_MODEL, shapes=("plain",)),
+    "afl": Case(
+        afl.run, {"weight_step_size": 0.1}, {"gamma": 0.1}, clients={"share": "shares"}, judged=GLOBAL, rtol=1e-8,
+    ),
+    "ifca": Case(
+        ifca.run, {"num_clusters": 3}, {"num_clusters": 3},
+        judged={"cluster": ifca.accuracy, "fine_tune": ifca.fine_tuned_accuracy},
+    ),
     "fedbabu": Case(fedbabu.run, numbers={"own": ["out"]}, **ONE_MODEL, shapes=("heavy",)),
     "moon": Case(
         moon.run, {"mu": 0.8, "temperature": 0.3}, {"mu": 0.8, "tau": 0.3}, judged=GLOBAL, shapes=("heavy",),
@@ -339,6 +371,20 @@ CASES = {
         fed_mtl.run, {"relation_strength": 0.6, "norm_strength": 0.1}, {"relation": 0.6, "norm": 0.1}, **ONLY_OWN,
         server={"params": lambda models: mean(models, [1.0] * len(models))}, layout=SPREAD, shapes=("heavy",),
 
+    ),
+    "feddwa": Case(
+        feddwa.run, {"num_neighbours": 2, "guidance_epochs": 2, "weighting": "num_examples"}, {"num_neighbours": 2},
+        guidance_of(2), server={}, clients={"params": "models", "guidance": "guidance"},
+        judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, tuned=True, tuner=TUNER,
+    ),
+    "fedphp": Case(
+        fedphp.run, {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2},
+        {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2}, clients={"own": "own"},
+        judged=GLOBAL | OWN,
+    ),
+    "feddbe": Case(
+        feddbe.run, {"mean_penalty": 3.0}, {"kappa": 3.0}, start_of_dbe, server={"params": "params", "mean": "mean"},
+        clients={"bias": "own"}, judged=GLOBAL | {"own_model": feddbe.own_accuracy},
     ),
     "fedamp": Case(
         fedamp.run, {"weighting": "num_examples", "penalty": 0.6, "attention_step_size": 0.5, "attention_width": 3.0},

@@ -91,7 +91,10 @@ def test_examples_run(name):
 
 # Bounds and choices that annotations declare are in tests/test_refusals.py.
 REFUSED = [
-    *((name, {"weighting": "num_examples"}) for name in ("feddyn", "mifa", "scaffold")),
+    *(
+        (name, {"weighting": "num_examples"})
+        for name in ("afl", "feddyn", "mifa", "scaffold")
+    ),
     *((name, {"evaluation": "own"}) for name in ("fedavg", "knn_per")),
     ("fedavg", {"epochs": 1, "steps": 3}),
     ("fedavg", {"epochs": None}),

@@ -46,6 +46,9 @@ LIMITS = {
     "fedopt without momentum": Limit(
         "fedopt", {"rule": "momentum", "beta1": 0.0, "server_step_size": 1.0}, "fedavg", policy=DOUBLING
     ),
+    "q_fedavg with q = 0": Limit("q_fedavg", {"q": 0.0}, "fedavg", policy=DOUBLING, options=SIZED, rtol=1e-9),
+    "afl whose weights stay": Limit("afl", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
+    "fedphp without its teacher": Limit("fedphp", {"teaching": 0.0}, "fedavg", policy=DOUBLING),
     "fedala whose weights stay": Limit("fedala", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
     "fednova with equal steps": Limit("fednova", {}, "fedavg", policy=DOUBLING, options=STEPS),
     "scaffold of identical clients": Limit(
@@ -80,6 +83,9 @@ LIMITS = {
     "fedproto without its penalty": Limit("fedproto", {"penalty": 0.0}, "local_only", ALONE, DOUBLING),
     "fedamp without its penalty": Limit(
         "fedamp", {"penalty": 0.0, "attention_width": 3.0}, "local_only", ALONE, DOUBLING
+    ),
+    "feddwa of one participant": Limit(
+        "feddwa", {}, "local_only", ALONE, srp.participation.Uniform(1), rtol=1e-9
     ),
     "l2gd that never aggregates": Limit("l2gd", {"aggregation_probability": 0.0}, "local_only", BESIDE, DOUBLING),
     "ditto without its penalty": Limit("ditto", {"penalty": 0.0}, "local_only", BESIDE, DOUBLING),

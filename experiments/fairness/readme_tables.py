@@ -1,0 +1,94 @@
+"""Tables of the README, from the committed results.
+
+python experiments/fairness/readme_tables.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.fairness.who_pays import (
+    FAIRNESS,
+    GROUPS,
+    METHODS,
+    POLICIES,
+    one_epoch,
+)
+from experiments.pages import load_results, markdown, pm, write
+
+HERE = Path(__file__).parent
+HEADS = {"mean": "all", "worst_tenth": "worst tenth", "slowest_tenth": "slowest tenth"}
+
+
+def results() -> dict[str, Any]:
+    """Load the results of the study."""
+    return load_results("fairness/results/who_pays.json")
+
+
+def percent(runs: Sequence[dict[str, Any]], name: str) -> str:
+    """Format a share of each run as mean and standard deviation in percent."""
+    return pm([100 * run[name] for run in runs], 1)
+
+
+def time(runs: Sequence[dict[str, Any]], group: str) -> str:
+    """Format the mean time of a group to the target, of the seeds that reached it."""
+    times = np.array([float(run[f"time, {group}"]) for run in runs])
+    is_reached = np.isfinite(times)
+    if not is_reached.any():
+        return "not reached"
+    text = f"{times[is_reached].mean():.1f}"
+    if not is_reached.all():
+        text += f" ({is_reached.sum()} of {len(times)})"
+    return text
+
+
+def methods() -> str:
+    """Final accuracies and times of each method with each policy."""
+    runs = results()["runs"]
+    head = ["method", "cohorts", *(f"{HEADS[group]} %" for group in GROUPS), "spread"]
+    rows = [[*head, *(f"time, {HEADS[group]}" for group in GROUPS)]]
+    for method in METHODS:
+        for policy in POLICIES:
+            found = runs[f"{method} | {policy}"]
+            cells = [percent(found, name) for name in (*GROUPS, "spread")]
+            times = [time(found, group) for group in GROUPS]
+            rows.append([method, policy, *cells, *times])
+    return markdown(rows)
+
+
+def fairness() -> str:
+    """Final accuracies of q-FedAvg for each q, with five local epochs and with one."""
+    head = ["local epochs", "q", "all %", "worst tenth %", "spread", "time, all"]
+    rows = [head]
+    names = {5: FAIRNESS, 1: {q: one_epoch(q) for q in FAIRNESS}}
+    for epochs, of_epochs in names.items():
+        for q, name in of_epochs.items():
+            found = results()["runs"][name]
+            cells = [percent(found, each) for each in ("mean", "worst_tenth", "spread")]
+            rows.append([f"{epochs}", f"{q:g}", *cells, time(found, "mean")])
+    return markdown(rows)
+
+
+def planted() -> str:
+    """IFCA on turned images, for each number of models."""
+    head = ["models", "adjusted Rand index", "clusters in use", "all %", "worst tenth %"]
+    rows = [[*head, "bytes up", "bytes down"]]
+    for num_clusters, found in results()["planted"].items():
+        row = [num_clusters, pm([run["adjusted_rand"] for run in found])]
+        row.append(pm([run["clusters"] for run in found], 1))
+        row += [percent(found, name) for name in ("accuracy", "worst_tenth")]
+        row += [f"{found[0][name]:,.0f}" for name in ("bytes_up", "bytes_down")]
+        rows.append(row)
+    return markdown(rows)
+
+
+PAGES = {
+    HERE / "README.md": {"methods": methods, "fairness": fairness, "planted": planted}
+}
+
+if __name__ == "__main__":
+    write(PAGES)
