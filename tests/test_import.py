@@ -54,6 +54,23 @@ def test_heavy_libraries_wait_until_they_are_needed():
     assert said["listed"] == list(LATER)
 
 
+RUN = """
+import sys
+import fedjax_srp as srp
+data = srp.data.load("digits", num_clients=4)
+method = srp.methods.get("fedavg", dataset=data, hidden=(4,))
+srp.simulate(method, data, num_rounds=1, seed=0, progress=False).save(sys.argv[1])
+print([name for name in ("pandas", "sklearn", "scipy.stats", "tyro") if name in sys.modules])
+"""
+
+
+def test_a_run_and_its_folder_need_no_pandas_and_no_scikit_learn(tmp_path):
+    command = [sys.executable, "-c", RUN, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert (tmp_path / "run" / "clients.csv").exists()
+
+
 def test_every_public_name_is_there():
     for name in srp.__all__:
         assert getattr(srp, name) is not None

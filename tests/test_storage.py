@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -133,6 +134,46 @@ def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(tmp_path):
     csv_files.as_csv(frame)(tmp_path / "table.csv")
     written = (tmp_path / "table.csv").read_text()
     assert written == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
+
+
+def test_tables_are_written_as_pandas_writes_them(tmp_path):
+    columns = {
+        "float": np.array([0.1, np.nan, np.inf, 1e-300, -0.0]),
+        "single": np.array([0.1, np.nan, 3e38, 1e-40, 2.0], np.float32),
+        "integer": np.arange(5, dtype=np.int64),
+        "flag": np.array([True, False, True, True, False]),
+        "name": np.array(["a,b", 'a "b"', "é", "", None], object),
+    }
+    written = tmp_path / "table.csv"
+    frame = pd.DataFrame(columns)
+    for table in (columns, frame):
+        csv_files.as_csv(table)(written)
+        assert written.read_text("utf-8") == frame.to_csv(index=False)
+
+
+def test_an_array_that_all_devices_have_compiles_nothing_when_it_is_written(tmp_path):
+    devices = jax.sharding.Mesh(jax.devices(), "devices")
+    everywhere = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec())
+    arrays = {}
+    for rows in (8, 16):
+        values = np.arange(rows * 3.0, dtype=np.float32).reshape(rows, 3)
+        arrays[str(rows)] = jax.device_put(values, everywhere)
+    compiled = []
+
+    def note(event, duration_secs, **of_event):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(of_event["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        sealed_folders.write(tmp_path / "some", arrays, {})
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+    restored = sealed_folders.read(tmp_path / "some", arrays)
+    for name, array in arrays.items():
+        assert restored[name].sharding == array.sharding
+        assert np.array_equal(restored[name], array)
 
 
 def sealed(folder, change):

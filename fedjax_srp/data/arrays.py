@@ -149,12 +149,12 @@ def from_arrays(
         )
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
-    device_train = jnp.array(inputs_train)
+    device_train = _on_device(inputs_train)
     return FederatedData(
         x_train=device_train,
-        y_train=jnp.array(labels_train),
-        x_test=device_train if is_one_pool else jnp.array(inputs_test),
-        y_test=jnp.array(labels_test),
+        y_train=_on_device(labels_train),
+        x_test=device_train if is_one_pool else _on_device(inputs_test),
+        y_test=_on_device(labels_test),
         train_indices=padded_train,
         train_counts=counts_train,
         test_indices=padded_test,
@@ -423,7 +423,7 @@ def _scale_and_offset(
         dtype = jnp.result_type(float)
     factor = _per_example("scale", 1.0 if scale is None else scale, dtype, inputs)
     shift = _per_example("offset", 0.0 if offset is None else offset, dtype, inputs)
-    return jnp.array(factor), jnp.array(shift)
+    return _on_device(factor), _on_device(shift)
 
 
 def _per_example(
@@ -451,9 +451,14 @@ def _per_example(
     return array
 
 
+def _on_device(array: np.ndarray) -> jax.Array:
+    """Copy an array to the device; `jnp.array` would compile a program for each shape."""
+    return jax.device_put(array, may_alias=False)
+
+
 def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:
     """Stack rows of clients: (M, longest) indices, padded with the valid row 0, and (M,) lengths."""
     counts = np.array([len(rows) for rows in clients], dtype=np.int32)
     padded = np.zeros((len(clients), counts.max()), dtype=np.int32)
     padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(clients)
-    return jnp.array(padded), jnp.array(counts)
+    return _on_device(padded), _on_device(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -36,10 +37,7 @@ def _digits(data_dir: Path) -> RawArrays:
     3 in 10 of every class are for testing.
     """
     del data_dir
-    from sklearn.datasets import load_digits  # takes half a second
-
-    digits: Any = load_digits()
-    x, y = digits.images.astype(np.uint8), digits.target
+    x, y = _digits_of_sklearn()
     rank = np.zeros_like(y)  # position of an example among those of its class
     for label in np.unique(y):
         rank[y == label] = np.arange(np.count_nonzero(y == label))
@@ -47,6 +45,23 @@ def _digits(data_dir: Path) -> RawArrays:
     return RawArrays(
         x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16
     )
+
+
+def _digits_of_sklearn() -> tuple[np.ndarray, np.ndarray]:
+    """Return what `sklearn.datasets.load_digits` does, from its file where that lies as ever.
+
+    Importing scikit-learn, with SciPy and pandas, takes longer than five rounds.
+    """
+    package = importlib.util.find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
+        if path.is_file():
+            table = np.loadtxt(path, np.uint8, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits
+
+    digits: Any = load_digits()
+    return digits.images.astype(np.uint8), digits.target
 
 
 # Sources by name: functions of data_dir that return arrays, or raise a ValueError of one line with the remedy.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedjax_srp.parts.checks import printable, printable_within
 
@@ -15,32 +19,43 @@ if TYPE_CHECKING:
 _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@-]")  # but no number
 
 
-def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
-    """Return the writer of a table, for `atomic.replace`.
+def as_csv(table: Mapping[str, np.ndarray] | pd.DataFrame) -> Callable[[Path], object]:
+    """Return the writer of a table, columns by name or a frame, for `atomic.replace`.
 
-    `as_cell` escapes its strings.
+    `as_cell` escapes its strings; nan and None are empty. Pandas writes the same bytes, but a run needs no pandas.
     """
-    frame = _mapped(frame, as_cell)
-    return lambda path: frame.to_csv(path, index=False, lineterminator="\n")
+    columns = []
+    for name, column in table.items():
+        values = np.asarray(column)
+        if values.dtype.kind in "biuf":
+            cells = ["" if text == "nan" else text for text in map(str, values)]
+        else:
+            cells = [as_cell(value) for value in values.tolist()]
+        columns.append([as_cell(name), *cells])
+
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerows(zip(*columns, strict=True))
+
+    return write
 
 
 def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace the control characters in the names and texts of a table that is written in another format."""
-    return _mapped(frame, printable_within)
-
-
-def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
-    frame = frame.rename(columns=change)
+    frame = frame.rename(columns=printable_within)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
-        frame[name] = frame[name].map(change)
+        frame[name] = frame[name].map(printable_within)
     return frame
 
 
 def as_cell(value: Any) -> Any:
     """Return a cell: a formula gets an apostrophe, and control characters are replaced.
 
-    Values other than strings are unchanged.
+    Nan is None; other values that are no strings are unchanged.
     """
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if not isinstance(value, str):
         return value
     value = printable(value)

@@ -107,8 +107,8 @@ def write(
     digest_of_models = _digest_of_loaded_models(history, folder)
     with atomic.staged(folder) as staging:
         json_files.as_json(config)(staging / CONFIG)
-        csv_files.as_csv(history.to_frame())(staging / "history.csv")
-        csv_files.as_csv(history.clients_frame())(staging / "clients.csv")
+        csv_files.as_csv(_rounds_table(history, 0.0))(staging / "history.csv")
+        csv_files.as_csv(_clients_table(history))(staging / "clients.csv")
         if figure is not None:
             (staging / FIGURE).write_bytes(figure)
         files = list(staging.iterdir())
@@ -249,35 +249,52 @@ def rounds_frame(history: Any, communication: float = 0.0) -> pd.DataFrame:
     """Return the table in `history.csv`, see `History.to_frame`."""
     import pandas as pd
 
+    return pd.DataFrame(_rounds_table(history, communication))
+
+
+def _rounds_table(history: Any, communication: float) -> dict[str, np.ndarray]:
+    """Return the columns of `rounds_frame`."""
     columns = {name: getattr(history, name) for name in ROUND_COLUMNS}
     columns |= {"elapsed": history.elapsed(communication), **history.metrics}
     for evaluation in history.accuracies:
         values = np.full(history.num_rounds + 1, np.nan)
         values[history.eval_round] = history.mean_scores(evaluation)
         columns[accuracy_column(evaluation)] = values[1:]
-    return pd.DataFrame(columns)
+    return columns
 
 
 def clients_frame(history: Any) -> pd.DataFrame:
     """Return the table in `clients.csv`, see `History.clients_frame`."""
     import pandas as pd
 
+    return pd.DataFrame(_clients_table(history))
+
+
+def _clients_table(history: Any) -> dict[str, np.ndarray]:
+    """Return the columns of `clients_frame`."""
     scores = history.accuracies
     rounds = history.eval_round
     if not len(rounds):
         scores = {"": np.full((1, history.num_clients), np.nan)}
         rounds = np.zeros(1, np.int64)
-    index = pd.MultiIndex.from_product([scores, rounds, range(history.num_clients)])
-    frame = index.to_frame(index=False, name=["evaluation", "round", "client"])
+    clients = history.num_clients
     repeats = len(scores) * len(rounds)
+    columns = {
+        "evaluation": np.repeat(np.array([*scores], object), len(rounds) * clients),
+        "round": np.tile(np.repeat(rounds, clients), len(scores)),
+        "client": np.tile(np.arange(clients), repeats),
+    }
     if history.client_names is not None:
-        frame["client_name"] = np.tile(np.array(history.client_names, object), repeats)
-    return frame.assign(
-        accuracy=np.concatenate([of_clients.ravel() for of_clients in scores.values()]),
-        test_count=np.tile(history.test_count, repeats),
-        expected_time=np.tile(history.client_time, repeats),
-        rounds_taken_in_all=np.tile(history.rounds_taken, repeats),
-    )
+        names = np.array(history.client_names, object)
+        columns["client_name"] = np.tile(names, repeats)
+    return columns | {
+        "accuracy": np.concatenate(
+            [of_clients.ravel() for of_clients in scores.values()]
+        ),
+        "test_count": np.tile(history.test_count, repeats),
+        "expected_time": np.tile(history.client_time, repeats),
+        "rounds_taken_in_all": np.tile(history.rounds_taken, repeats),
+    }
 
 
 def foreign(folder: Path) -> str:

@@ -66,6 +66,8 @@ def write(
     staging = folder.with_name(f".{folder.name}.{int(token):08x}.writing")
     is_first = alone or jax.process_index() == 0
     filled = _filled(arrays)
+    if alone or jax.process_count() == 1:
+        filled = {name: _one_copy(leaf) for name, leaf in filled.items()}
     with writing(folder), contextlib.ExitStack() as on_failure:
         on_failure.callback(shutil.rmtree, staging, ignore_errors=True)
         if is_first:
@@ -102,6 +104,16 @@ def _hide_late_writers() -> None:
 def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays with entries: orbax refuses those without."""
     return {name: leaf for name, leaf in arrays.items() if np.size(leaf)}
+
+
+def _one_copy(leaf: Any) -> Any:
+    """Return one device's copy of an array that every device has.
+
+    Of several copies orbax would write a slice each, and compile a program for every slice.
+    """
+    if isinstance(leaf, jax.Array) and leaf.is_fully_replicated:
+        return leaf.addressable_data(0)
+    return leaf
 
 
 def _seal(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

@@ -360,3 +360,23 @@ def test_a_partition_from_a_file_stands_alone(tmp_path):
             load("digits", partition=str(file), **arguments)
     with refused("nowhere.csv' is missing; copy it again, or give another path"):
         load("digits", partition=str(tmp_path / "nowhere.csv"))
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_digits_are_those_of_scikit_learn_wherever_their_file_lies(
+    tmp_path, monkeypatch, is_found
+):
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    if not is_found:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    raw = SOURCES["digits"](tmp_path)
+    for split, pixels in ((raw.x_train, 34_000), (raw.x_test, 14_000)):
+        assert split.dtype == np.uint8
+        assert split.sum() > pixels
+    both = np.concatenate([raw.x_train, raw.x_test]).reshape(-1, 64)
+    rows = {tuple(row) for row in both.tolist()}
+    assert rows == {tuple(map(int, row)) for row in digits.data.tolist()}
+    labels = np.concatenate([raw.y_train, raw.y_test])
+    assert np.array_equal(np.bincount(labels), np.bincount(digits.target))

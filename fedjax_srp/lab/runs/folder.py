@@ -43,7 +43,7 @@ _OVERWRITING = "overwriting_"
 
 
 def _print(line: str) -> None:
-    print(printable(line, kept="\n"))
+    print(printable(line, kept="\n"), flush=True)
 
 
 def execute(
@@ -107,9 +107,10 @@ def execute(
             raise
         if checkpoint_dir is not None:
             json_files.write_json(checkpoint_dir / ARGUMENTS, run.record)
+        # before the figure is drawn
+        say(outcome(history, run.settings.target, run.communication))
         save(history, folder, run, with_models)
         _clean_up(folder, checkpoint_dir)
-    say(outcome(history, run.settings.target, run.communication))
     written = f"written to {folder}: {_size(folder)}"
     if run.checkpoint:
         size = _size(folder / CHECKPOINT)
