@@ -14,18 +14,27 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
     None,
 )
-if CHROMIUM is None and os.environ.get("NEEDS_CHROMIUM"):
-    raise RuntimeError(
-        "NEEDS_CHROMIUM is set, and there is no Chromium: install chromium"
-    )
 FLAGS = (
     "--headless",
-    "--no-sandbox",
+    "--no-sandbox",  # which root has not
     "--disable-gpu",
+    "--disable-dev-shm-usage",  # containers have little of it
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
     "--remote-debugging-pipe",
+    "--no-default-browser-check",
     "--no-first-run",
     "--hide-scrollbars",
 )
+SECONDS = 120.0  # for an answer, on a machine that has much else to do
+
+
+def is_skipped() -> bool:
+    """Whether tests in a browser are skipped; with NEEDS_CHROMIUM=1 they fail instead."""
+    return CHROMIUM is None and not os.environ.get("NEEDS_CHROMIUM")
+
 
 # The browser reads commands from descriptor 3 and answers on 4. The pipes may have these numbers, so they move first.
 REDIRECT = """
@@ -39,8 +48,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Tab:
     """One tab; `errors` collects errors and warnings of the console and of scripts, and network requests."""
 
-    def __init__(self, reading: int, writing: int):
+    def __init__(self, reading: int, writing: int, log: Path):
         self._reading, self._writing, self._buffer, self._count = reading, writing, b"", 0
+        self._log = log
         self._session = self._target = None
         self.errors: list[str] = []
 
@@ -57,14 +67,16 @@ class Tab:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def _receive(self, seconds=60.0):
-        end = time.monotonic() + seconds
+    def _receive(self):
+        end = time.monotonic() + SECONDS
         while b"\0" not in self._buffer:
             ready, _, _ = select.select(
                 [self._reading], [], [], max(0.0, end - time.monotonic())
             )
             assert ready, "the browser does not answer"
-            self._buffer += os.read(self._reading, 1 << 20)
+            received = os.read(self._reading, 1 << 20)
+            assert received, f"the browser has ended: {self._log.read_text()[-2000:]}"
+            self._buffer += received
         text, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(text)
         self._listen(message.get("method"), message.get("params"))
@@ -118,7 +130,7 @@ class Tab:
                 windowsVirtualKeyCode=code,
             )
 
-    def wait(self, expression, seconds=30.0):
+    def wait(self, expression, seconds=SECONDS):
         """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.ask(expression):
@@ -150,7 +162,14 @@ class Tab:
 
 @contextlib.contextmanager
 def browser(profile: Path):
-    """Run a browser with one tab during the block; `profile` is an empty folder for it."""
+    """Run a browser with one tab during the block; `profile` is an empty folder for it.
+
+    What the browser prints is kept beside the folder, for the message of a browser that ends.
+    """
+    if CHROMIUM is None:
+        raise RuntimeError(
+            "NEEDS_CHROMIUM is set, and there is no Chromium: install chromium"
+        )
     to_browser, from_browser = os.pipe(), os.pipe()
     ends = to_browser[0], from_browser[1]
     command = [
@@ -158,15 +177,17 @@ def browser(profile: Path):
         "-c",
         REDIRECT,
         *map(str, ends),
-        str(CHROMIUM),
+        CHROMIUM,
         *FLAGS,
         f"--user-data-dir={profile}",
     ]
-    process = subprocess.Popen(command, pass_fds=ends, stderr=subprocess.DEVNULL)
+    log = profile.with_suffix(".log")
+    with log.open("wb") as printed:
+        process = subprocess.Popen(command, pass_fds=ends, stderr=printed)
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:
-        tab = Tab(from_browser[0], to_browser[1])
+        tab = Tab(from_browser[0], to_browser[1], log)
         yield tab
         tab.send("Browser.close")
     finally:

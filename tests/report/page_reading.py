@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from report.browser import CHROMIUM
+from report.browser import is_skipped
 
 from fedjax_srp.lab.report import page, repeats, table
 
 IN_BROWSER = [
     pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium here: install chromium to test the page"
+        is_skipped(), reason="no Chromium here: install chromium to test the page"
     ),
     pytest.mark.usefixtures("no_errors"),
 ]
