@@ -39,6 +39,7 @@ exclude_patterns = [
     "tables.py",
     "readme_tables.py",
     "execute.py",
+    "pictures.py",
     "jupyter_execute",
 ]
 html_theme = "furo"
