@@ -42,7 +42,7 @@ SHAPES = {  # images and classes of a data set
 }
 TRACE = "trace_flash_ai_benchmark_phones.csv"
 LEAST = 20  # seconds; with less left nothing is started
-DOCS = "docs/performance.md, H200"
+DOCS = "benchmarks/README.md, H200"
 ESTIMATE = "estimate"
 
 
@@ -253,7 +253,7 @@ ITEMS = (
         Predicted(
             "working bytes",
             7.8e9,
-            "docs/performance.md, compiled for an H200",
+            "benchmarks/README.md, compiled for an H200",
             ("{out}", "settings", "lenet5-fedrep", "working_bytes"),
         ),
     ),
@@ -263,7 +263,7 @@ ITEMS = (
         Predicted(
             "working bytes",
             9.2e9,
-            "docs/performance.md, compiled for an H200",
+            "benchmarks/README.md, compiled for an H200",
             ("{out}", "settings", "lenet5-hf_maml", "working_bytes"),
         ),
     ),

@@ -39,6 +39,7 @@ exclude_patterns = [
     "tables.py",
     "readme_tables.py",
     "execute.py",
+    "pictures.py",
     "jupyter_execute",
 ]
 html_theme = "furo"
@@ -60,6 +61,7 @@ nb_execution_cache_path = str(here / "_build" / "jupyter_cache")
 _ = get_cache(nb_execution_cache_path).db  # made before several processes share it
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
+myst_heading_anchors = 3  # pages link to sections as on GitHub
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 
 

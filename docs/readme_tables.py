@@ -1,4 +1,4 @@
-"""Numbers of README.md and of the page on performance, from committed results: `make tables` writes them.
+"""Numbers of README.md, of the page on performance and of `benchmarks/README.md`: `make tables` writes them.
 
 A page has `<!-- begin NAME -->` and `<!-- end NAME -->` around what is made here; a test compares.
 """
@@ -103,28 +103,20 @@ def beside_figure_3() -> str:
         for of in of_both
     ]
     spread = [100 * std for of in of_both for std in of["worst_decile_std"]]
-    own = figure(3, "digits", 95, own=True)
-    held = []
-    for method in ("srpfl", "fedrep", "lg_srpfl", "lg_fedavg"):
-        row = own.loc[method]
-        accuracy = 100 * row["final_accuracy"]
-        deviation = 100 * row["final_accuracy_std"]
-        held.append(f"{srp.methods.label(method)} {accuracy:.1f} ± {deviation:.1f}")
     return wrapped(
-        "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the easier target. Figure 3 "
-        "([SRPFL's figures](experiments/srpfl/README.md)) has four seeds and both targets: at C = 0 SRPFL reaches 95 % "
+        "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the easier target. In figure 3 of "
+        "the paper, with four seeds ([results](experiments/srpfl/README.md)), SRPFL reaches 95 % at C = 0 "
         f"{factor[95, False]} as FedRep, and 99 % {factor[99, False]}; judged with each client's own head, 95 % "
-        f"{factor[95, True]}. Final accuracy by the part that clients hold, in %: "
-        f"{', '.join(held)}. SRPFL's worst tenth of clients ends below FedRep's on digits, by {ends(short, '.1f')} "
+        f"{factor[95, True]}. Its worst tenth of clients ends below FedRep's on digits, by {ends(short, '.1f')} "
         f"points in figures 3 to 6, with standard deviations over the seeds of {ends(spread, '.1f')}."
     )
 
 
-SHOWN = {  # rows of the front page: what is measured, and whether a rival with cached features stands beside
+SHOWN = {  # rows of the page on performance: what is measured, and whether a rival with cached features stands beside
     "FedAvg round, MLP 784-512-256-64-10, 100 clients x 150 images, batches of 10": ("FedAvg round", False),
-    "FedRep round, 10 epochs of the head and 1 of the rest": ("FedRep round", True),
-    "evaluation of all clients, 10 epochs of head fine-tuning each": ("FedRep evaluation, 10 epochs of the head", True),
-    "FedAvg round, LeNet-5 with 64 and 64 channels, 20 clients x 100 images of 32 x 32 x 3": (
+    "FedRep round, 10 epochs of the head + 1 of the rest": ("FedRep round", True),
+    "evaluation, 10 epochs of fine-tuning a client": ("FedRep evaluation, 10 epochs of the head", True),
+    "FedAvg round, LeNet-5, 20 clients x 100 images": (
         "LeNet FedAvg round, 20 clients", False,
     ),
     "FedRep round, 10 + 1 epochs": ("LeNet FedRep round, 20 clients", True),
@@ -132,7 +124,7 @@ SHOWN = {  # rows of the front page: what is measured, and whether a rival with 
 
 
 def speed() -> str:
-    """Against the PyTorch loop, on the front page, and what the page on performance says in short."""
+    """Against the PyTorch loop, on the page on performance, and other rivals in short."""
     rows = [["", "here", LOOP, "ratio", "the same, features cached"]]
     for title, (name, cached) in SHOWN.items():
         ours, rival, ratio = pair(name, LOOP)
@@ -146,13 +138,17 @@ def speed() -> str:
             ]
         )
     ours, rival, ratio = pair("FedRep round, crop and flip", "loop")
-    title = f"FedRep round, 10 + 1 epochs, crop and flip in every step, {ELSEWHERE}"
+    title = f"FedRep round with crop and flip, {ELSEWHERE}"
     rows.append([title, seconds(ours), seconds(rival), two(ratio), ""])
     compiled = [
         pair(name, COMPILED)[2] for name, _ in SHOWN.values() if "evaluation" not in name
     ]
     by_size = measured("cpu-2-cores")["curves"]["seconds per round of 10 clients, by N"]
     fedjax = measured("fedjax-2-cores")["results"]
+    pfllib = [
+        measured("pfllib-2-cores")[name]["pfllib_over_ours"]["median"]
+        for name in ("FedAvg", "FedRep", "FedALA")
+    ]
     said = wrapped(
         "The machine is shared: seconds vary from run to run, ratios less. A loop over clients that is compiled with "
         f"JAX and keeps all cores busy takes {ends(compiled, '.1f')} times as long as these rounds; with small clients "
@@ -161,30 +157,83 @@ def speed() -> str:
         f"{100 * abs(by_size['10000'] / by_size['100'] - 1):.0f} %. FedJAX's loop took "
         f"{two(fedjax['fedavg']['rival_over_ours'])} times as long for FedAvg and "
         f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
-        f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload "
-        "([performance](docs/performance.md), with other machines)."
+        f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload, "
+        f"PFLlib {ends(pfllib, '.1f')} times for rounds of its own on MNIST ([other "
+        "packages](benchmarks.md#other-packages-large-federations))."
     )
-    h200 = [
-        measured("gpu-h200-1")["cases"][f"{name}, chunk 1000, span"]
-        for name in ("fedavg", "fedrep")
-    ]
-    h200.append(measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"])
+    h200 = gpu_rounds()
     compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
-    avg, rep, many = (seconds(case["result"]["seconds"]["median"]) for case in h200)
-    loops = [
+    jax_avg, jax_rep, torch_avg = map(three, gpu_loops())
+    said += "\n\n" + wrapped(
+        "On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes "
+        f"{h200['fedavg']} (FedAvg) and {h200['fedrep']} (FedRep), and one of 10,000 takes {h200['many']} (FedRep); "
+        f"the {len(compared)} methods that differ in more than participation agree there with the CPU on a small MLP, "
+        "in full precision. On one NVIDIA H100 a loop over 100 clients that is compiled with JAX takes "
+        f"{jax_avg} (FedAvg) and {jax_rep} (FedRep) times as long as a round, one in PyTorch {torch_avg} times "
+        "(FedAvg) ([GPUs](benchmarks.md#on-a-gpu))."
+    )
+    said += "\n\n" + wrapped(f"To compile {compile_times()}, on two free cores.")
+    return f"{markdown(rows)}\n\n{said}"
+
+
+def gpu_rounds() -> dict[str, str]:
+    """Times of rounds on an H200: of 1,000 clients, and FedRep's of 10,000."""
+    first = measured("gpu-h200-1")["cases"]
+    cases = {
+        "fedavg": first["fedavg, chunk 1000, span"],
+        "fedrep": first["fedrep, chunk 1000, span"],
+        "many": measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"],
+    }
+    return {
+        name: seconds(case["result"]["seconds"]["median"]) for name, case in cases.items()
+    }
+
+
+def gpu_loops() -> list[float]:
+    """How long loops over clients take on an H100, by a round: FedAvg and FedRep in JAX, FedAvg in PyTorch."""
+    return [
         case["result"]["rival_over_ours"]["median"]
         for case in measured("gpu-h100-4")["cases"].values()
         if case["settings"].get("against")
     ]
-    jax_avg, jax_rep, torch_avg = map(three, loops)
-    said += "\n\n" + wrapped(
-        f"On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes {avg} (FedAvg) and {rep} "
-        f"(FedRep), and one of 10,000 takes {many} (FedRep); the {len(compared)} methods that differ in more than "
-        "participation agree there with the CPU on a small MLP, in full precision. On one NVIDIA H100 a loop over 100 "
-        f"clients that is compiled with JAX takes {jax_avg} (FedAvg) and {jax_rep} (FedRep) times as long as a round, "
-        f"one in PyTorch {torch_avg} times (FedAvg) ([performance](docs/performance.md#on-a-gpu))."
+
+
+def compile_seconds(model: str) -> list[float]:
+    """Seconds that each method's program takes to compile with a model."""
+    found = measured("cpu-2-cores")["compile_seconds"]
+    return [taken for name, taken in found.items() if name.endswith(f", {model}")]
+
+
+def compile_times() -> str:
+    """How long programs take to compile."""
+    mlp = compile_seconds("mlp")
+    lenet = compile_seconds("lenet5")
+    return (
+        f"any of {len(mlp)} methods with its evaluation takes {ends(mlp, '.1f')} s with the MLP and "
+        f"{ends(lenet, '.1f')} s with LeNet-5"
     )
-    return f"{markdown(rows)}\n\n{said}"
+
+
+def speed_in_short() -> str:
+    """What the front page says of speed."""
+    fedavg = pair("FedAvg round", LOOP)
+    fedrep = pair("FedRep round", LOOP)
+    cached = pair("FedRep round", CACHED)
+    compiled = [
+        pair(name, COMPILED)[2] for name, _ in SHOWN.values() if "evaluation" not in name
+    ]
+    fedjax = measured("fedjax-2-cores")["results"]
+    of_fedjax = [two(fedjax[name]["rival_over_ours"]) for name in ("fedavg", "fedrep")]
+    return wrapped(
+        "A round of 100 clients (MLP, 150 images each, batches of 10) takes "
+        f"{seconds(fedavg[0])} with FedAvg and {seconds(fedrep[0])} with FedRep on 2 CPU cores. A lean PyTorch loop "
+        f"takes {two(fedavg[2])} and {two(fedrep[2])} times as long ({two(cached[2])} where it caches FedRep's "
+        f"features), FedJAX {of_fedjax[0]} and {of_fedjax[1]} times, and a loop over clients that is compiled with JAX "
+        f"{ends(compiled, '.1f')} times. On one NVIDIA H200 a FedRep round of 1,000 clients takes "
+        f"{gpu_rounds()['fedrep']}. [Performance](docs/performance.md) says how to make yours "
+        "faster, and where this package loses; [benchmarks](benchmarks/README.md) has every number with its machine, "
+        "file and command."
+    )
 
 
 def rivals() -> str:
@@ -283,11 +332,6 @@ def other_numbers() -> str:
     found, cores = measured("cpu-2-cores"), measured("cores-2-cores")["rounds"]
     by_cohort, by_size = (found["curves"][name] for name in ("seconds per participant, by cohort n",
                                                              "seconds per round of 10 clients, by N"))  # fmt: skip
-    compile_seconds = found["compile_seconds"]
-    mlp, lenet = (
-        [s for name, s in compile_seconds.items() if name.endswith(e)]
-        for e in (", mlp", ", lenet5")
-    )
     commits = measured("commits-2-cores")
     before, cases = commits["commits"], dict(commits["cases"])
     hears = cases.pop("hears losses")["ratio"]
@@ -309,8 +353,7 @@ def other_numbers() -> str:
          ", ".join(f"{1000 * s:.1f}" for s in by_cohort.values()) + " ms"],
         [f"a round with 10 of N = {listed(by_size)} clients",
          ", ".join(f"{1000 * s:.0f}" for s in by_size.values()) + " ms"],
-        [f"compile, any of {len(mlp)} methods with its evaluation",
-         f"{ends(mlp, '.1f')} s with the MLP, {ends(lenet, '.1f')} s with LeNet-5"],
+        ["to compile", compile_times()],
     ])  # fmt: skip
 
 
@@ -607,8 +650,9 @@ def large_on_an_h100() -> str:
 
 
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"demo": demo, "beside_figure_3": beside_figure_3, "speed": speed},
-    ROOT / "docs/performance.md": {
+    ROOT / "README.md": {"demo": demo, "beside_figure_3": beside_figure_3, "speed_in_short": speed_in_short},
+    ROOT / "docs/performance.md": {"speed": speed},
+    ROOT / "benchmarks/README.md": {
         "rivals": rivals, "other_numbers": other_numbers, "criterion": criterion, "packages": packages,
         "waits": waits, "passes": passes, "first_layer": first_layer, "gpu": on_a_gpu,
         "gpu_h100": on_an_h100, "loops_h100": loops_on_an_h100, "large_h100": large_on_an_h100,

@@ -48,7 +48,7 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
     for name in srp.algorithms.__all__:
         assert f"`{getattr(srp.algorithms, name).name}`" in text
     for name in srp.methods.names():
-        assert f"`{name}`" in readme
+        assert f"| `{name}` |" in text
     ((file, out),) = re.findall(
         r"fedjax-srp grid (\S+\.toml) .*\n.*fedjax-srp report (\S+)", readme
     )
@@ -77,10 +77,14 @@ PUBLIC = {
 PAGES = ("new_algorithm", "new_policy", "new_clock")
 
 
+def page_text(name):
+    return (ROOT / f"docs/{name}.md").read_text()
+
+
 def blocks_of(name, language="python"):
     """Return the blocks of code of a page."""
-    text = (ROOT / f"docs/{name}.md").read_text()
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    pattern = rf"^```{language}\n(.*?)^```$"
+    blocks = re.findall(pattern, page_text(name), re.DOTALL | re.MULTILINE)
     assert blocks
     return blocks
 
@@ -246,12 +250,37 @@ def test_the_page_of_data_runs(answers):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*is an upper bound")
-@pytest.mark.parametrize("name", ["kernel", "faq"])
+@pytest.mark.parametrize("name", ["kernel", "faq", "runs"])
 def test_pages_of_answers_run(name, answers):
     found = answers(name)
     if name == "kernel":
         assert found["forward"] < 0  # at this rate training is slow
         np.testing.assert_allclose(found["forward"], found["backward"], rtol=1e-3)
+    elif name == "runs":
+        names = set(re.findall(r"^\| `(\w+\.\w+)` \|", page_text("runs"), re.MULTILINE))
+        assert names
+        assert names <= {path.name for path in Path("runs/one").iterdir()}
+        assert srp.History.load("runs/one").client_states is None
+        assert found["again"].num_rounds == 2
     else:
         times = {name: run.compute_time for name, run in found["histories"].items()}
         np.testing.assert_allclose(times["fedrep"], 11 * times["fedavg"], rtol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:best of .* values tried")
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
+def test_the_tutorial_ends_with_the_table_of_a_paper(answers, capsys, monkeypatch):
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # JAX has run already
+    found = answers("tutorial")
+    (command,) = blocks_of("tutorial", "console")
+    _, *words = command.split()
+    assert main(*words) == 0, capsys.readouterr().err
+    table = Path("runs/clinics/test/table.tex").read_text()
+    chosen = found["rows"].groupby("method")["final_accuracy"]
+    assert set(chosen.size()) == {3}  # seeds
+    for accuracy in 100 * chosen.mean():
+        assert f"{accuracy:.1f}" in table
+    for file in ("table.csv", "accuracy.pdf", "report.html"):
+        assert Path("runs/clinics/test", file).is_file()
+    assert Path("accuracy.png").is_file()

@@ -180,7 +180,7 @@ def chunk_budget(devices: Sequence[Any]) -> int:
     """Bytes that the clients of a default chunk may take on a device; processes must have devices of equal memory.
 
     On an H200 a FedRep round of 1,000 clients was 1.3 times as fast in one chunk, of 4 to 8 GiB by this estimate, as in
-    chunks of 384 and 128 (docs/performance.md).
+    chunks of 384 and 128 (benchmarks/README.md).
     """
     if devices[0].platform == "cpu":
         return CPU_CHUNK_BYTES
