@@ -99,7 +99,11 @@ ROOMS_WITHOUT_HASHES = {
 
 @pytest.fixture(scope="module")
 def without_hashes():
-    """Records of own code have no hash: for it a program is traced again, in nearly half of the time of a small run."""
+    """Records of own code have no hash: for it a program is traced again, in nearly half of the time of a small run.
+
+    It yields the function that traces, for a test of just that.
+    """
+    traces = record._trace
 
     def not_traced(run):
         return dict.fromkeys((record.ROUNDS, *run.evaluations), "not traced")
@@ -107,7 +111,7 @@ def without_hashes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "_trace", not_traced)
         patch.setattr(record, "_hashes", {})  # none of these for other modules
-        yield
+        yield traces
 
 
 @pytest.fixture(autouse=True, scope="module")
