@@ -11,7 +11,7 @@ WORKERS ?= auto
 # them, as make test-long has; make test, make docs and make notebooks have not.
 EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=")')
 
-# to compile faster still, into slow programs
+# to compile faster still, into slow programs; most notebooks compile for longer than they run
 QUICK = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 
 .DEFAULT_GOAL := help
@@ -43,7 +43,7 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 	@$(BIN)/python benchmarks/rounds.py
 
 docs: .venv/.docs ## the manual, into docs/_build
-	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
+	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
 
 notebooks: .venv/.docs ## the notebooks executed, as they are committed; make jupyter opens them
 	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python docs/execute.py

@@ -37,6 +37,7 @@ from reference import histories
 
 import fedjax_srp as srp
 from fedjax_srp.driver import programs as program
+from fedjax_srp.driver import record
 
 gc.set_threshold(200_000, 50, 50)  # traces make many objects that stay
 jax.config.update("jax_num_cpu_devices", 4)
@@ -82,6 +83,41 @@ def _room_for_programs():
         areas = Path("/proc/self/maps")
         if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
             free()
+
+
+# rooms whose tests do not compare records of own code; those of `lab` do
+ROOMS_WITHOUT_HASHES = {
+    "algorithms",
+    "clocks",
+    "engine",
+    "linear",
+    "messages",
+    "models",
+    "participation",
+}
+
+
+@pytest.fixture(scope="module")
+def without_hashes():
+    """Records of own code have no hash: for it a program is traced again, in nearly half of the time of a small run.
+
+    It yields the function that traces, for a test of just that.
+    """
+    traces = record._trace
+
+    def not_traced(run):
+        return dict.fromkeys((record.ROUNDS, *run.evaluations), "not traced")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "_trace", not_traced)
+        patch.setattr(record, "_hashes", {})  # none of these for other modules
+        yield traces
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rooms_without_hashes(request):
+    if request.path.parent.name in ROOMS_WITHOUT_HASHES:
+        request.getfixturevalue("without_hashes")
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ def without(modules, code, folder):
     )
 
 
+@pytest.mark.long  # .ci/wheel.py runs the README's example in a base installation
 def test_the_base_simulates_saves_draws_and_runs_grids_without_the_extras(tmp_path):
     done = without(OPTIONAL, BASE, tmp_path)
     assert done.returncode == 0, done.stderr

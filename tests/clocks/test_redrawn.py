@@ -1,5 +1,7 @@
 """Clocks that begin anew after some rounds."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,29 +14,38 @@ FIXED = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 LINEAR = srp.data.linear_task(jax.random.key(0), CLIENTS, dim=5, rank=1)
 
 
-def times_of(clock, rounds, seed=0):
-    state = clock.init(jax.random.key(seed), CLIENTS)
-    sample = jax.jit(clock.sample)
-    drawn = []
-    for r in range(rounds):
-        times, state = sample(jax.random.key(100 + r), state, jnp.float32(r))
-        drawn.append(np.asarray(times.realised))
-    return np.stack(drawn)
+@functools.partial(jax.jit, static_argnames="rounds")
+def times_of_seeds(clock, seeds, rounds):
+    """Realised times, (seeds, rounds, clients)."""
+
+    def of_seed(seed):
+        def in_round(state, r):
+            times, state = clock.sample(jax.random.key(100 + r), state, r.astype(float))
+            return state, times.realised
+
+        start = clock.init(jax.random.key(seed), CLIENTS)
+        return jax.lax.scan(in_round, start, jnp.arange(rounds))[1]
+
+    return jax.vmap(of_seed)(seeds)
+
+
+def times_of(clock, rounds):
+    return np.asarray(times_of_seeds(clock, jnp.arange(1), rounds))[0]
 
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_draw_lasts_for_so_many_rounds_and_the_first_is_the_clock_s_own(every):
     drawn = times_of(srp.clocks.Redrawn(FIXED, every=every), 7)
-    assert np.array_equal(drawn[0], times_of(FIXED, 1)[0])
+    np.testing.assert_allclose(drawn[0], times_of(FIXED, 1)[0], rtol=1e-6)
     for r in range(1, 7):
         assert np.array_equal(drawn[r], drawn[r - 1]) == (r % every > 0)
 
 
 def test_draws_are_independent_and_of_the_clock_s_distribution():
     many = srp.clocks.Redrawn(FIXED, every=1)
-    drawn = np.stack([times_of(many, 50, seed) for seed in range(8)]).ravel()
+    drawn = np.asarray(times_of_seeds(many, jnp.arange(8), 50)).ravel()
     assert abs(drawn.mean() - 1) < 4 / np.sqrt(drawn.size)
-    before = np.stack([times_of(many, 2, seed) for seed in range(100)])
+    before = np.asarray(times_of_seeds(many, jnp.arange(100), 2))
     correlation = np.corrcoef(before[:, 0].ravel(), before[:, 1].ravel())[0, 1]
     assert abs(correlation) < 4 / np.sqrt(before[:, 0].size)
 

@@ -102,6 +102,7 @@ def test_censored_bounded_and_impossible_times_are_in_the_table(opened):
         assert any(re.fullmatch(kind, text) for text in texts), kind
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 def test_times_equal_those_of_the_histories_exactly(opened, large):
     histories = [
         run
