@@ -10,6 +10,7 @@ from reference import histories
 from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.results import csv_files
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    monkeypatch.setattr(csv_files, "as_csv", full)
     monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
     assert main(*TINY, "--out", tmp_path) == 2
     said = f"No space left on device: '{tmp_path}'; what was written before"

@@ -14,6 +14,7 @@ from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.commands.report import report
 from fedjax_srp.lab.report import panels, table
 from fedjax_srp.lab.report.panels import figure
+from fedjax_srp.results import csv_files
 
 
 def test_files_of_an_earlier_report_are_removed_and_no_others(save, tmp_path):
@@ -51,11 +52,11 @@ def test_a_full_disk_leaves_the_report_unchanged(save, tmp_path, monkeypatch, ca
     assert len(before) == 1 + len(panels.FILES)
     save(run(config=made_by(key=1)))
 
-    def full(text, path, *_, **__):
+    def full(path):
         path.write_bytes(b"a part")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    monkeypatch.setattr(csv_files, "as_csv", lambda table: full)
     assert cli.main(["report", str(tmp_path)], set_up_cores=False) == 2
     assert (
         f"error: No space left on device: '{tmp_path}'; what was written"

@@ -16,7 +16,7 @@ import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp.results import commits, json_files, sealed_folders
+from fedjax_srp.results import commits, csv_files, json_files, sealed_folders
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.history import History
@@ -226,11 +226,11 @@ def test_a_save_that_dies_leaves_the_earlier_run(tmp_path, monkeypatch):
     small().save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def die(frame, path, **_):
+    def die(path):
         path.write_text("evaluation,rou")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pandas.DataFrame.to_csv", die)
+    monkeypatch.setattr(csv_files, "as_csv", lambda table: die)
     with pytest.raises(KeyboardInterrupt):
         small(name="other").save(tmp_path, overwrite=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

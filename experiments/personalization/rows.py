@@ -54,6 +54,10 @@ LEFT_OUT = {
     **dict.fromkeys(
         ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
     ),
+    **dict.fromkeys(
+        ("fedphp", "feddbe", "ifca", "feddwa", "q_fedavg", "afl"),
+        "came after the runs of the table",
+    ),
 } | dict.fromkeys(
     (
         "srpfl",

@@ -78,7 +78,7 @@ BROKEN_ALGORITHMS = {
         "with the weight {a: float32[], c: float32[]}",
     ),
     "weight_by_entry": (
-        in_round(client=client_of(message=PARTS, weight={"a": EACH, "b": 1.0})),
+        in_round(client=client_of(message=PARTS, weight={"a": EACH[:, None], "b": 1.0})),
         "the weight {a: float32",
     ),
     "weight_key": (
