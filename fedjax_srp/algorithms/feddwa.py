@@ -42,7 +42,7 @@ class FedDWA(OwnModel):
 
     A participant trains from its mixture, and then goes on for `guidance_epochs`. The
     server weighs the models of others by their distance to this guidance model, p_ij
-    proportional to 1 / |w_i' - w_j|^2, of which only the `num_neighbours` largest count.
+    proportional to 1 over the squared distance of w_i' and w_j, of which only the `num_neighbours` largest count.
     The own model is one of them. Statistics of BatchNorm have no part in the distances.
     Under full participation the mixtures are the paper's; otherwise they have only the
     last models of the participants. A lone participant trains on as in `LocalOnly`. Both
