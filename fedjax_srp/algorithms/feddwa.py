@@ -42,8 +42,8 @@ class FedDWA(OwnModel):
 
     A participant trains from its mixture, and then goes on for `guidance_epochs`. The
     server weighs the models of others by their distance to this guidance model, p_ij
-    proportional to 1 over the squared distance of w_i' and w_j, of which only the `num_neighbours` largest count.
-    The own model is one of them. Statistics of BatchNorm have no part in the distances.
+    proportional to 1 over the squared distance of w_i' and w_j, of which only the
+    `num_neighbours` largest count. The own model is one of them. Statistics of BatchNorm have no part in the distances.
     Under full participation the mixtures are the paper's; otherwise they have only the
     last models of the participants. A lone participant trains on as in `LocalOnly`. Both
     models are sent, so uploads are twice those of `FedAvg`; every device holds both of all

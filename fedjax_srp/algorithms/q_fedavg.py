@@ -39,10 +39,10 @@ class QFedAvg(FedAvg):
 
     The larger q, the more clients with large losses count, and the less losses differ.
     The step size of the server follows from the local Lipschitz constants, which grow
-    with q: q F_i^(q - 1) times the squared norm of L (w - w_i), plus L F_i^q, with L = 1 / eta. F_i is the mean loss
-    of all of the client's examples at the model that it downloads. With q = 0 this is
-    `FedAvg`. The paper draws clients in proportion to p_i; policies here have their own
-    draws, and p_i are the weights of both sums.
+    with q: q F_i^(q - 1) times the squared norm of L (w - w_i), plus L F_i^q, with
+    L = 1 / eta. F_i is the mean loss of all of the client's examples at the model that it
+    downloads. With q = 0 this is `FedAvg`. The paper draws clients in proportion to p_i;
+    policies here have their own draws, and p_i are the weights of both sums.
 
     Evaluations: those of `FedAvg`. What q is for shows in the spread over clients:
     `history.worst_decile`, and the standard deviation of `history.scores()`.
