@@ -187,8 +187,7 @@ def main() -> None:
         args.scale = stored.pop("scale")
         found = stored["results"]
     else:
-        with scripts.reported_by(parser):
-            grid = scripts.run_grid(args, FILE)
+        grid = scripts.run_grid(args, FILE)
         runs: dict[str, dict[str, list[Any]]] = {}
         for name, history in grid.histories.items():
             of_clients = runs.setdefault(str(history.num_clients), {})
