@@ -47,7 +47,11 @@ def small(name, **fields):
     ("name", "policy", "options"),
     [
         ("FedAvg", FULL, {}),
-        ("FedRep", srp.participation.Doubling(1, 1), {"chunk_size": 2}),
+        (
+            "FedRep",
+            srp.participation.Doubling(1, 1),
+            {"chunk_size": 2, "evaluations": "all"},
+        ),
         ("FedBuff", srp.participation.Buffered(2), {}),
         ("FedGATE", FULL, {"chunk_size": 1, "devices": 2}),
         ("FedAMP", srp.participation.Uniform(3), {"devices": 2}),
@@ -59,7 +63,6 @@ def test_without_codes_every_bit_is_that_of_the_algorithm(name, policy, options)
         "participation": policy,
         "clock": CLOCK,
         "keep_clients": True,
-        "evaluations": "all",
         **options,
     }
     alone = simulate(algorithm, DATA, **options)

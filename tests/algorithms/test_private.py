@@ -49,7 +49,7 @@ def first_server(algorithm, data):
 @pytest.mark.parametrize(
     ("name", "policy", "size", "options"),
     [
-        ("FedAvg", FULL, 4, {}),
+        ("FedAvg", FULL, 4, {"evaluations": "all"}),
         ("FedAvg", srp.participation.Uniform(3), 3, {"devices": 2}),
         ("SCAFFOLD", FULL, 4, {"chunk_size": 2}),
         ("FedOpt", srp.participation.Fastest(2), 2, {}),
@@ -64,7 +64,6 @@ def test_without_clip_and_noise_every_bit_is_that_of_the_algorithm(
         "participation": policy,
         "clock": CLOCK,
         "keep_clients": True,
-        "evaluations": "all",
         **options,
     }
     alone = simulate(algorithm, DATA, **options)
