@@ -55,11 +55,14 @@ def test_a_retimed_run_is_the_run_under_the_other_clock(policy, clock, other):
     np.testing.assert_equal(times_of(back), times_of(run))
 
 
-def halves(first):
-    """A clock under which half of the clients can take part in each round, `first` the lower or the upper ones."""
+def halves(first, time=5.0):
+    """A clock under which half of the clients can take part in each round, `first` the lower or the upper ones.
+
+    The other half can where a round begins 5 s later; it lasts for `time`.
+    """
     starts = np.where(np.arange(6) // 3 == first, 0.0, 5.0)[:, None]
-    five = srp.clocks.Fixed(srp.clocks.Constant(5.0))
-    return srp.clocks.Available(five, srp.clocks.Intervals(starts, starts + 5, 10.0))
+    fixed = srp.clocks.Fixed(srp.clocks.Constant(time))
+    return srp.clocks.Available(fixed, srp.clocks.Intervals(starts, starts + 5, 10.0))
 
 
 @srp.part
@@ -93,7 +96,11 @@ def test_runs_whose_cohorts_or_end_depend_on_speeds_are_refused(policy, given, m
         # as many clients in every round, and as many rounds for each
         ({"clock": halves(0)}, halves(1), ELSEWHERE),
         # when clients came and went followed from the work of its rounds
-        ({"clock": dataclasses.replace(halves(0), clock=DEVICES)}, halves(0), ELSEWHERE),
+        (
+            {"clock": dataclasses.replace(halves(0), clock=DEVICES)},
+            halves(0, time=1.0),
+            ELSEWHERE,
+        ),
         ({}, DEVICES, "its times depend on the work of a round; train"),
     ],
 )
