@@ -34,6 +34,7 @@ METHODS = {
 }
 
 
+@pytest.mark.short("fedavg", "fedgate", "fedamp")
 @pytest.mark.parametrize("name", METHODS)
 def test_it_computes_what_the_round_of_a_run_computes(name):
     algorithm, data = METHODS[name]

@@ -23,11 +23,10 @@ from fedjax_srp.results import locks
 
 assert locks.fcntl is None
 interrupt.watch("interrupted")
-options = {"method": "fedrep", "dataset": "digits", "num_clients": 4, "hidden": [4], "num_rounds": 1}
 srp.use_all_cores()
 srp.cache_programs()
 data = srp.data.load("digits", num_clients=4)
-method = srp.methods.get("fedrep", dataset=data, hidden=(4,))
+method = srp.methods.get("fedavg", dataset=data, hidden=(4,))
 run = {"seed": 0, "progress": False, "checkpoint_dir": "checkpoint"}
 srp.simulate(method, data, num_rounds=1, **run)
 history = srp.simulate(method, data, num_rounds=2, **run)

@@ -144,11 +144,17 @@ def test_tables_are_written_as_pandas_writes_them(tmp_path):
         "flag": np.array([True, False, True, True, False]),
         "name": np.array(["a,b", 'a "b"', "é", "", None], object),
     }
-    written = tmp_path / "table.csv"
     frame = pd.DataFrame(columns)
-    for table in (columns, frame):
+    of_frames = frame.assign(
+        missing=pd.Series([1, None, 2**62, 0, -1], dtype="Int64"),
+        single=pd.Series([np.float32(0.1), np.float32("nan"), True, None, pd.NA]),
+        day=pd.to_datetime(["2020-01-01", None, "2020-01-02", None, None]),
+        kind=pd.Series(["a", None, "b", "a", "b"], dtype="category"),
+    )
+    written = tmp_path / "table.csv"
+    for table, expected in ((columns, frame), (frame, frame), (of_frames, of_frames)):
         csv_files.as_csv(table)(written)
-        assert written.read_text("utf-8") == frame.to_csv(index=False)
+        assert written.read_text("utf-8") == expected.to_csv(index=False)
 
 
 def test_an_array_that_all_devices_have_compiles_nothing_when_it_is_written(tmp_path):

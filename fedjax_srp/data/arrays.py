@@ -454,7 +454,7 @@ def _per_example(
 def _on_device(array: np.ndarray) -> jax.Array:
     """Copy an array to the device; `jnp.array` would compile a program for each shape."""
     # a device that shares the host's memory may keep what it is given
-    return jax.device_put(np.array(array))
+    return jax.device_put(np.array(array, jax.dtypes.canonicalize_dtype(array.dtype)))
 
 
 def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:

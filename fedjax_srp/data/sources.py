@@ -56,7 +56,7 @@ def _digits_of_sklearn() -> tuple[np.ndarray, np.ndarray]:
     for folder in (package and package.submodule_search_locations) or ():
         path = Path(folder, "datasets", "data", "digits.csv.gz")
         if path.is_file():
-            table = np.loadtxt(path, np.uint8, delimiter=",")
+            table = np.loadtxt(path, delimiter=",").astype(np.uint8)
             return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
 
@@ -240,6 +240,11 @@ def load(
         raw = split_off_tests(raw, test_fraction)
     check_columns(raw)
     if classes is not None:
+        if is_from_file:
+            raise ValueError(
+                f"classes: partition={partition!r} has row numbers of the whole data set; "
+                "leave one of them out"
+            )
         raw = keep_classes(raw, classes)
     division = {
         "classes_per_client": classes_per_client,
@@ -253,11 +258,6 @@ def load(
         "reserved_fraction": reserved_fraction,
     }
     if partition is not None and is_from_file:
-        if classes is not None:
-            raise ValueError(
-                f"classes: partition={partition!r} has row numbers of the whole data set; "
-                "leave one of them out"
-            )
         raw, kind, parts, client_names = _from_file(
             raw, partition, num_clients, test_fraction, division
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,13 +19,15 @@ _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@-]")  # but no number
 
 
 def as_csv(table: Mapping[str, np.ndarray] | pd.DataFrame) -> Callable[[Path], object]:
-    """Return the writer of a table, columns by name or a frame, for `atomic.replace`.
+    """Return the writer of a table, columns of numbers or texts by name or a frame, for `atomic.replace`.
 
-    `as_cell` escapes its strings; nan and None are empty. Pandas writes the same bytes, but a run needs no pandas.
+    `as_cell` escapes its strings. Columns give the bytes of their frame, but a run needs no pandas.
     """
+    if not isinstance(table, Mapping):
+        frame = _mapped(table, as_cell)
+        return lambda path: frame.to_csv(path, index=False, lineterminator="\n")
     columns = []
-    for name, column in table.items():
-        values = np.asarray(column)
+    for name, values in table.items():
         if values.dtype.kind in "biuf":
             cells = ["" if text == "nan" else text for text in map(str, values)]
         else:
@@ -43,19 +44,21 @@ def as_csv(table: Mapping[str, np.ndarray] | pd.DataFrame) -> Callable[[Path], o
 
 def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace the control characters in the names and texts of a table that is written in another format."""
-    frame = frame.rename(columns=printable_within)
+    return _mapped(frame, printable_within)
+
+
+def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    frame = frame.rename(columns=change)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
-        frame[name] = frame[name].map(printable_within)
+        frame[name] = frame[name].map(change)
     return frame
 
 
 def as_cell(value: Any) -> Any:
     """Return a cell: a formula gets an apostrophe, and control characters are replaced.
 
-    Nan is None; other values that are no strings are unchanged.
+    Values other than strings are unchanged.
     """
-    if isinstance(value, float) and math.isnan(value):
-        return None
     if not isinstance(value, str):
         return value
     value = printable(value)

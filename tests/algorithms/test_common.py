@@ -80,7 +80,7 @@ def test_names_of_file_class_and_algorithm_agree(name):
 
 
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.short("fedavg", "linear_fedrep", "template")
+@pytest.mark.short("fedavg", "template")
 def test_examples_run(name):
     results = doctest.testmod(
         importlib.import_module(type(TABLE[name].make()).__module__)
@@ -191,7 +191,6 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
 @pytest.mark.short(
     *(f"{name}-{OTHERS[0]}" for name in SHORT),
     f"fedavg-{OTHERS[1]}",
-    f"linear_fedrep-{OTHERS[1]}",
 )
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):

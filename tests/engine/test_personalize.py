@@ -6,11 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, clients_of, federation, model, refused
+from reference.small import (
+    KEY,
+    algorithm_of,
+    clients_of,
+    federation,
+    model,
+    refused,
+)
 
 import fedjax_srp as srp
 
-DATA = federation(clients_of((4, 6, 3, 8), (3, 5, 2, 4)))
+NAMES = ("ann", "bob", "cem", "7")
+UNNAMED = federation(clients_of((4, 6, 3, 8), (3, 5, 2, 4)))
+DATA = dataclasses.replace(UNNAMED, client_names=NAMES)
 OPTIONS = {"num_rounds": 2, "devices": 1, "progress": False, "key": KEY}
 TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
 MODEL = model(hidden=(3,))
@@ -24,12 +33,15 @@ CLASSES = [
 
 def score(algorithm, data, evaluation, params, client):
     """The score of the model with these parameters, by the function of its evaluation."""
-    state = jax.eval_shape(lambda: algorithm.init(KEY, data))
     client_id = jnp.int32(client)
     train = data.train_client(client_id)
-    own = jax.eval_shape(lambda s: algorithm.init_client(KEY, s, train), state)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, own))
-    apply = algorithm.evaluations[evaluation](KEY, *zeros, train).func
+
+    def predictor():
+        state = algorithm.init(KEY, data)
+        own = algorithm.init_client(KEY, state, train)
+        return algorithm.evaluations[evaluation](KEY, state, own, train)
+
+    apply = jax.eval_shape(predictor).func  # nothing is trained
     total, count = data.score(lambda x: apply(params, x), data.test_client(client_id))
     return total / count
 
@@ -79,30 +91,33 @@ def test_the_default_evaluation_of_a_saved_run_needs_no_states_of_clients(tmp_pa
         srp.personalize(FEDREP, DATA, saved, 1, "own_head")
 
 
-def test_seeds_have_models_of_their_own():
+def test_seeds_have_models_of_their_own_trained_with_the_batches_of_the_evaluation():
+    """A loss tells models apart that have the same accuracy."""
+    data = srp.data.training_loss(DATA, MODEL.loss)
     options = OPTIONS | {"keys": jax.random.split(KEY, 2)}
     del options["key"]
-    histories = srp.simulate_seeds(FEDREP, DATA, **options)
+    histories = srp.simulate_seeds(FEDREP, data, **options)
     for history in histories:
-        params = srp.personalize(FEDREP, DATA, history, 3)
-        accuracy = score(FEDREP, DATA, "fine_tune", params, 3)
-        np.testing.assert_allclose(accuracy, history.accuracy[-1, 3], rtol=1e-6)
+        params = srp.personalize(FEDREP, data, history, 3)
+        loss = score(FEDREP, data, "fine_tune", params, 3)
+        np.testing.assert_allclose(loss, history.accuracy[-1, 3], rtol=1e-5)
 
 
 def test_a_client_may_be_given_by_name():
-    names = ("ann", "bob", "cem", "7")
-    named = dataclasses.replace(DATA, client_names=names)
-    history = srp.simulate(FEDREP, named, **OPTIONS)
-    by_id = srp.personalize(FEDREP, named, history, 3)
-    by_name = srp.personalize(FEDREP, named, history, "7")
+    history = srp.simulate(FEDREP, DATA, **OPTIONS)
+    by_id = srp.personalize(FEDREP, DATA, history, 3)
+    by_name = srp.personalize(FEDREP, DATA, history, "7")
     jax.tree.map(np.testing.assert_array_equal, by_name, by_id)
-    tried = srp.debug_client(FEDREP, named, "bob", evaluations=())
-    expected = srp.debug_client(FEDREP, named, 1, evaluations=())
-    jax.tree.map(np.testing.assert_array_equal, tried.outputs, expected.outputs)
+    summed = algorithm_of(
+        lambda key, w, state, examples, context: srp.ClientOutput(examples.x.sum())
+    )
+    tried = srp.debug_client(summed, DATA, "bob", evaluations=())
+    expected = srp.debug_client(summed, DATA, 1, evaluations=())
+    np.testing.assert_array_equal(tried.server, expected.server)
     with refused("unknown client 'bo' of data.client_names.*did you mean bob"):
-        srp.personalize(FEDREP, named, history, "bo")
+        srp.personalize(FEDREP, DATA, history, "bo")
     with refused("unknown client 'bob'"):
-        srp.personalize(FEDREP, DATA, history, "bob")
+        srp.personalize(FEDREP, UNNAMED, history, "bob")
 
 
 def test_other_data_than_those_of_the_run_are_told():
@@ -112,6 +127,7 @@ def test_other_data_than_those_of_the_run_are_told():
     with refused("data=.* has 3 clients, and the run of `history` had 4; give the data"):
         srp.personalize(FEDREP, fewer, history, 1)
     reversed_data = federation(clients_of((8, 3, 6, 4), (4, 2, 5, 3)))
+    reversed_data = dataclasses.replace(reversed_data, client_names=NAMES)
     with pytest.warns(
         UserWarning, match="^data: have checksum .*give the data"
     ) as caught:
@@ -130,7 +146,10 @@ class Closure(srp.algorithms.FedAvg):
 
 
 def test_what_has_no_parameters_or_states_is_refused():
-    history = srp.simulate(Closure(MODEL), DATA, **OPTIONS)
+    closure = Closure(MODEL)
+    history = dataclasses.replace(
+        srp.simulate(FEDREP, DATA, **OPTIONS), server_state=closure.init(KEY, DATA)
+    )
     cases = {
         "Partial": ("hidden", 0),
         "client=4": ("global", 4),
@@ -138,7 +157,7 @@ def test_what_has_no_parameters_or_states_is_refused():
     }
     for words, (evaluation, client) in cases.items():
         with pytest.raises(ValueError, match=words) as caught:
-            srp.personalize(Closure(MODEL), DATA, history, client, evaluation)
+            srp.personalize(closure, DATA, history, client, evaluation)
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=r"history\.server_state"):
         srp.personalize(FEDREP, DATA, history, 0, "fine_tune")

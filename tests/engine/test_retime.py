@@ -5,22 +5,24 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from reference.small import refused
+from reference.small import algorithm_of, numbers, refused
 
 import fedjax_srp as srp
 
-DATA = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
+DATA = numbers(3.0, -1.0, 4.0, 1.5, -5.0, 9.0)
 FIXED = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 OTHER = "random"
+DEVICES = srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=1e6)
+ELSEWHERE = "other clients may take part than in the run; train it anew"
 GIVEN = {"num_rounds": 4, "eval_every": 2, "progress": False}
 
 
+MEAN = algorithm_of(lambda key, w, state, value, context: srp.ClientOutput(w + value))
+
+
 def run_of(policy, clock="fixed", **more):
-    model = srp.models.MLP(DATA.example_shape, DATA.num_classes, hidden=(4,))
-    method = srp.algorithms.FedAvg(model)
-    key = jax.random.key(3)
     given = GIVEN | {"participation": policy, "clock": clock} | more
-    return srp.simulate(method, DATA, key=key, **given)
+    return srp.simulate(MEAN, DATA, key=jax.random.key(3), **given)
 
 
 def times_of(history):
@@ -53,11 +55,14 @@ def test_a_retimed_run_is_the_run_under_the_other_clock(policy, clock, other):
     np.testing.assert_equal(times_of(back), times_of(run))
 
 
-def halves(first):
-    """A clock under which half of the clients can take part in each round, `first` the lower or the upper ones."""
+def halves(first, time=5.0):
+    """A clock under which half of the clients can take part in each round, `first` the lower or the upper ones.
+
+    The other half can where a round begins 5 s later; it lasts for `time`.
+    """
     starts = np.where(np.arange(6) // 3 == first, 0.0, 5.0)[:, None]
-    five = srp.clocks.Fixed(srp.clocks.Constant(5.0))
-    return srp.clocks.Available(five, srp.clocks.Intervals(starts, starts + 5, 10.0))
+    fixed = srp.clocks.Fixed(srp.clocks.Constant(time))
+    return srp.clocks.Available(fixed, srp.clocks.Intervals(starts, starts + 5, 10.0))
 
 
 @srp.part
@@ -65,51 +70,43 @@ class Second(srp.participation.Full):
     """Everybody, by another rule that the package does not know."""
 
 
+@pytest.mark.usefixtures("no_rounds")  # refused by its record
 @pytest.mark.parametrize(
-    ("policy", "given", "clock", "message"),
+    ("policy", "given", "message"),
     [
-        (
-            srp.participation.Doubling(2),
-            {},
-            OTHER,
-            "'doubling' may depend on speeds; train",
-        ),
-        (
-            srp.participation.Fastest(2),
-            {},
-            OTHER,
-            "'fastest' may depend on speeds; train",
-        ),
-        (Second(), {}, OTHER, "may depend on speeds; train"),
-        (srp.participation.Full(), {"time_limit": 1e9}, OTHER, "a time_limit ends it"),
-        (
-            srp.participation.Full(),
-            {},
-            srp.clocks.Available(
-                srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-                srp.clocks.Markov(on=1.0, off=4.0),
-            ),
-            "clock=.*other clients take part than in the run; train it anew",
-        ),
-        (  # as many clients in every round, and as many rounds for each
-            srp.participation.Full(),
-            {"clock": halves(0)},
-            halves(1),
-            "clock=.*other clients take part than in the run; train it anew",
-        ),
-        (
-            srp.participation.Full(),
-            {},
-            srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=1e6),
-            "its times depend on the work of a round; train",
-        ),
+        (srp.participation.Doubling(2), {}, "'doubling' may depend on speeds; train"),
+        (srp.participation.Fastest(2), {}, "'fastest' may depend on speeds; train"),
+        (Second(), {}, "may depend on speeds; train"),
+        (srp.participation.Full(), {"time_limit": 1e9}, "a time_limit ends it"),
     ],
 )
-def test_runs_whose_training_depends_on_the_clock_are_refused(
-    policy, given, clock, message
-):
-    with refused(f"^(history|clock)=.*{message}"):
-        srp.retime(run_of(policy, **given), DATA, clock)
+def test_runs_whose_cohorts_or_end_depend_on_speeds_are_refused(policy, given, message):
+    with refused(f"^history=.*{message}"):
+        srp.retime(run_of(policy, **given), DATA, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("given", "clock", "message"),
+    [
+        (
+            {},
+            srp.clocks.Available(FIXED, srp.clocks.Markov(on=1.0, off=4.0)),
+            ELSEWHERE,
+        ),
+        # as many clients in every round, and as many rounds for each
+        ({"clock": halves(0)}, halves(1), ELSEWHERE),
+        # when clients came and went followed from the work of its rounds
+        (
+            {"clock": dataclasses.replace(halves(0), clock=DEVICES)},
+            halves(0, time=1.0),
+            ELSEWHERE,
+        ),
+        ({}, DEVICES, "its times depend on the work of a round; train"),
+    ],
+)
+def test_runs_whose_training_depends_on_the_clock_are_refused(given, clock, message):
+    with refused(f"^clock=.*{message}"):
+        srp.retime(run_of(srp.participation.Full(), **given), DATA, clock)
 
 
 @pytest.mark.parametrize("fact", ["cohort_size", "rounds_taken"])
@@ -117,17 +114,16 @@ def test_other_cohorts_are_refused_by_either_sign(fact):
     """Equally many but other clients differ in the second, the same ones in other rounds in the first."""
     run = run_of(srp.participation.Full())
     changed = getattr(run, fact) + np.array([1, -1] + [0] * (len(getattr(run, fact)) - 2))
-    with refused("clock=.*other clients take part than in the run; train it anew"):
+    with refused(f"^clock=.*{ELSEWHERE}"):
         srp.retime(dataclasses.replace(run, **{fact: changed}), DATA, OTHER)
 
 
 def test_other_data_than_those_of_the_run_are_told():
     run = run_of(srp.participation.Full())
-    sizes = {"classes_per_client": 3, "max_examples": 8}
-    fewer = srp.data.load("digits", num_clients=5, **sizes)
+    fewer = numbers(3.0, -1.0, 4.0, 1.5, -5.0)
     with refused("data=.* has 5 clients, and the run of `history` had 6; give the data"):
         srp.retime(run, fewer, OTHER)
-    others = srp.data.load("digits", num_clients=6, seed=1, **sizes)
+    others = numbers(3.0, -1.0, 4.0, 1.5, 9.0, -5.0)
     with pytest.warns(UserWarning, match="^data: have checksum .*times may") as caught:
         srp.retime(run, others, OTHER)
     assert caught[0].filename == __file__

@@ -77,11 +77,12 @@ def algorithm_of(name):
 BY_CRITERION = srp.participation.StatisticalAccuracy(initial=2)  # asks for the gradient
 
 
+@pytest.mark.short("FedRep", "FedGATE", "FedAMP")
 @pytest.mark.parametrize("name", ["FedRep", "SCAFFOLD", "FedGATE", "FedAMP"])
 def test_a_wrapped_algorithm_runs_as_the_inner_one(name):
     inner = algorithm_of(name)
     policy = BY_CRITERION if inner.gradient is not None else srp.participation.Uniform(3)
-    options = OPTIONS | {"evaluations": "all", "participation": policy, "clock": CLOCK}
+    options = OPTIONS | {"participation": policy, "clock": CLOCK}
     alone, wrapped = (
         srp.simulate(each, DATA, key=KEY, **options) for each in (inner, Wrapped(inner))
     )

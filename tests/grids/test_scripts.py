@@ -13,7 +13,7 @@ model = srp.models.MLP((8, 8), 10, hidden=(4,))
 found = srp.grid(
     axes={{"method": {{"mine": {method}}}, "seed": [0, 1]}},
     options={{"data": data, "num_rounds": 1, "participation": {policy!r}}},
-    out={out!r}, workers=2, batch=1, progress=False,
+    out={out!r}, workers=1, batch=1, progress=False,
 )
 print([failure.error for failure in found.failures], len(found.folders))
 """
