@@ -95,7 +95,8 @@ class Private(Wrapper):
 
     Refused are algorithms whose clients' data reach others otherwise than through this gate: asynchronous ones, those
     whose downloads mix other clients' states (FedAMP, FedPAC), passes before the first round, messages that are a short
-    cut to the mean, weights by examples or by anything else of a client, submodels, and rounds that send nothing.
+    cut to the mean, weights by examples or by anything else of a client, submodels, rounds that send nothing, and
+    messages of 16 bits, whose rounding breaks the clip.
     Policies with a criterion find no gradient, which would be sent whole. Codes go inside: Private(Coded(algorithm)).
 
     Args:
@@ -276,28 +277,32 @@ class Private(Wrapper):
                 server: ServerState,
                 own: ClientState,
                 data: ClientData,
+                work: Array,
                 phase: Phase = phase,
             ) -> tuple[PyTree, PyTree]:
+                of_client = context._replace(work=work)
                 download = phase.download(server, own, context)
-                output = phase.client(key, download, own, data, context)
+                output = phase.client(key, download, own, data, of_client)
                 return output.weight, output.message
 
-            found = dependence(sent, key, server, own, data)
+            found = dependence(sent, key, server, own, data, context.work)
             weight, message = found.result
             leaves = jax.tree.leaves(message, is_leaf=is_uncharged)
             sends = [leaf for leaf in leaves if not is_uncharged(leaf)]
             if not sends:
                 continue
             num_sending += 1
-            if not jax.tree_util.all_leaves([weight]) or found.reads[0]:
+            is_number = jax.tree_util.all_leaves([weight]) and weight.shape == ()
+            if not is_number or found.reads(0):
                 raise ValueError(
-                    f"algorithm={type(self.algorithm).__name__}(...): the weight of a client follows from its data, "
-                    "but a clip bounds a sum of equal clients; give training.weighting='uniform', or another algorithm"
+                    f"algorithm={type(self.algorithm).__name__}(...): the weight of a client is not one number for "
+                    "all, but a clip bounds a sum of equal clients; give training.weighting='uniform', or another "
+                    "algorithm"
                 )
-            if not all(map(is_float, sends)):
+            if not all(is_float(leaf) and leaf.dtype.itemsize >= 4 for leaf in sends):
                 raise ValueError(
-                    f"algorithm={type(self.algorithm).__name__}(...): its messages have integers or flags, which no "
-                    "noise protects; give an algorithm that sends floats"
+                    f"algorithm={type(self.algorithm).__name__}(...): its messages have integers, flags or floats of "
+                    "16 bits, whose rounding breaks the clip; give an algorithm and a model of float32"
                 )
             paths = jax.tree.leaves_with_path(message, is_leaf=is_uncharged)
             if any(DictKey(BATCH_STATISTICS) in path for path, _ in paths):
@@ -475,13 +480,14 @@ class Private(Wrapper):
         for node in jax.tree.leaves(mean, is_leaf=is_uncharged):
             is_unsent += [is_uncharged(node)] * len(jax.tree.leaves(node))
         sends = range(len(before), len(is_unsent))
-        reads = dependence(updated, own, mean).reads
+        found = dependence(updated, own, mean)
         after = jax.tree.leaves(updated(own, mean))
         for i, (path, old) in enumerate(before):
-            if not any(is_unsent[j] for j in reads[i]):
+            reads = found.reads(i)
+            if not any(is_unsent[j] for j in reads):
                 continue
             where = f"server state {keystr(path)}"
-            if any(j in sends and not is_unsent[j] for j in reads[i]):
+            if any(j in sends and not is_unsent[j] for j in reads):
                 raise ValueError(
                     f"algorithm={type(self.algorithm).__name__}(...): its {where} mixes messages with what no real "
                     "client sends, which no noise protects; give e.g. srp.algorithms.FedAvg"

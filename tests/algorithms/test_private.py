@@ -302,6 +302,37 @@ def test_weights_by_examples_are_refused():
         prepared(private(sized), DATA)
 
 
+@srp.part
+class Weighed(Quadratic):
+    """Clients of one weight each, or of three groups."""
+
+    weight: str = "work"
+
+    def client(self, key, w, state, a, context):
+        weights = {"work": context.work.astype(float), "groups": jnp.ones(3)}
+        output = super().client(key, w, state, a, context)
+        return output._replace(weight=weights[self.weight])
+
+
+@srp.part
+class Rounded(Quadratic):
+    """Half precision."""
+
+    def init(self, key, data):
+        return jnp.ones(3, jnp.bfloat16)
+
+    def client(self, key, w, state, a, context):
+        return srp.ClientOutput(w - a.astype(w.dtype))
+
+
+def test_clients_that_could_count_more_than_the_clip_are_refused():
+    for weight in ("work", "groups"):
+        with refused("^algorithm=Weighed.*weight of a client.*give"):
+            prepared(private(Weighed(weight=weight)), TARGETS)
+    with refused("^algorithm=Rounded.*16 bits.*give"):
+        prepared(private(Rounded()), TARGETS)
+
+
 def test_variances_of_batch_norm_are_refused_where_they_are_sent():
     normalised = with_batch_norm()
     with refused("^algorithm=FedAvg.*BatchNorm.*GroupNorm"):
