@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,8 +90,8 @@ class Private(Wrapper):
 
     Protected are the server's states and all that follows from them: downloads, evaluations of the server's model. Not
     protected are what a simulation records beside (accuracies, losses, `info`), what a client computes for itself with
-    its own state, and reports that a policy reads, such as Oort's losses: `epsilon` lists these. Noise is that of
-    floats, without the care that a deployment takes of them.
+    its own state, and reports that a policy reads, such as Oort's losses, with the cohorts that follow from them:
+    `epsilon` lists these. Noise is that of floats, without the care that a deployment takes of them.
 
     Refused are algorithms whose clients' data reach others otherwise than through this gate: asynchronous ones, those
     whose downloads mix other clients' states (FedAMP, FedPAC), passes before the first round, messages that are a short
@@ -128,8 +128,7 @@ class Private(Wrapper):
         True
     """
 
-    # `@part` would give it that of the class
-    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
+    name: ClassVar[Any]  # the algorithm's; without this line `@part` would give its own
 
     clip: Annotated[float, Above(0), "give a norm, e.g. 0.5"] | None
     noise_multiplier: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"]
@@ -242,6 +241,8 @@ class Private(Wrapper):
         clients that keep no state between rounds, since a state remembers who was drawn. Every other policy, and every
         algorithm with a client state (FedRep's heads, error feedback), gets the number of a client that takes part in
         every round, without amplification; for a client that takes part in fewer, give its rounds as `num_rounds`.
+        That number takes cohorts as given: what they say about a client, where they follow from reports, or from times
+        that follow from data, is not covered.
 
         Args:
             participation: the policy of the run.

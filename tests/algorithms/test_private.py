@@ -425,7 +425,7 @@ def test_only_uniform_cohorts_amplify():
         loss = algorithm.epsilon(policy, 50, 100, 1e-3)
         assert loss.epsilon == uniform.without_amplification
         assert "WITHOUT amplification" in str(loss)
-        is_told = "training_loss" in str(loss)
+        is_told = "training_loss" in str(loss) and "cohorts that follow" in str(loss)
         assert is_told == isinstance(policy, policies.Oort)
     away = srp.clocks.Available(CLOCK, srp.clocks.DayNight(24.0))
     loss = algorithm.epsilon(policies.Uniform(5), 50, 100, 1e-3, clock=away)
