@@ -20,18 +20,14 @@ from reference.small import (
     prepared,
     refused,
     simulate,
+    small,
 )
 
 import fedjax_srp as srp
 from fedjax_srp.messages import Coded, ErrorFeedback, Half, Private, Quantized, TopK
 
 DATA = federation(clients_of((4, 6, 3, 8), (3,) * 4))
-TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
 FULL = srp.participation.Full()
-
-
-def small(name, **fields):
-    return getattr(srp.algorithms, name)(model(hidden=(3,)), TRAINING, **fields)
 
 
 def private(algorithm, clip=1.0, noise=0.0, size=4, **fields):
@@ -447,6 +443,7 @@ def test_epsilon_of_uniform_cohorts_is_that_of_the_library():
     assert math.isclose(sampled.epsilon, expected, rel_tol=1e-9)
     # with little noise the theorem's bound is no help
     loss = private(small("FedAvg"), 0.5, 0.1).epsilon(uniform, 50, 100, 1e-3)
+    assert loss.epsilon == loss.without_amplification
     assert not loss.is_amplified
 
 
