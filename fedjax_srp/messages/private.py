@@ -96,8 +96,8 @@ class Private(Wrapper):
     Refused are algorithms whose clients' data reach others otherwise than through this gate: asynchronous ones, those
     whose downloads mix other clients' states (FedAMP, FedPAC), passes before the first round, messages that are a short
     cut to the mean, weights by examples or by anything else of a client, submodels, rounds that send nothing, and
-    messages of 16 bits, whose rounding breaks the clip.
-    Policies with a criterion find no gradient, which would be sent whole. Codes go inside: Private(Coded(algorithm)).
+    messages of 16 bits, whose rounding breaks the clip. Policies with a criterion find no gradient, which would be sent
+    whole. Codes go inside: Private(Coded(algorithm)).
 
     Args:
         algorithm: whose messages are private.
