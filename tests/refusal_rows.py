@@ -580,7 +580,7 @@ PARTS = {
         *each("denominator", (0, 2.5)),
         *each("unsent", ("zero", True)),
         {"quantile": 1.5},
-        {"count_noise": 0.05, "quantile": 0.5},
+        {"count_noise": 0.5, "noise_multiplier": 1.0, "quantile": 0.5},
         {"count_noise": None, "quantile": 0.5, "denominator": None},
         {"count_noise": 0.0, "quantile": 0.5},
         {"clip_step_size": 0.0},

@@ -2,11 +2,9 @@
 
     python experiments/messages/break_even.py --scale smoke|cpu|full [--out DIR]
 
-scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
-5 local epochs, fixed exponential speeds). The division of the data is one; a seed draws speeds, first model and
-batches. A round costs C, which is the time of an uncoded message: with a code the round costs the share of C that its
-bytes are. So a run is stored by its time without C and its number of rounds until the target, from which follow the
-times for every C, and the C beyond which doubling is slower.
+The setting is that of setting.py, with n0 = 5 as in experiments/srpfl. A round costs C, which is the time of an uncoded
+message: with a code the round costs the share of C that its bytes are. So a run is stored by its time without C and its
+number of rounds until the target, from which follow the times for every C, and the C beyond which doubling is slower.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_srp as srp
-from experiments import curves, scripts
+from experiments import curves
+from experiments.messages.setting import MODEL, digits, reached, run_seeds, run_study
 
 SCALES = {"smoke": (1, 3), "cpu": (3, 80), "full": (10, 150)}  # seeds, rounds
-SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
 POLICIES: dict[str, dict[str, Any]] = {
     "everybody": {"participation": "full"},
     "doubling": {"participation": "doubling", "initial": 5},
@@ -42,38 +40,19 @@ TARGET = 0.916
 
 def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
     """Return bytes, and for each policy and seed time and rounds to the target, and the final accuracy."""
-    data = srp.data.load("digits", num_clients=50, classes_per_client=3)
+    data = digits()
     found: dict[str, dict[str, Any]] = {}
     for name, codes in CODES.items():
         found[name] = {}
         for policy, options in POLICIES.items():
-            method = srp.methods.get("fedrep", dataset=data, **SHARED, **options, **codes)
-            histories = srp.simulate_seeds(
-                method,
-                data,
-                num_rounds=num_rounds,
-                eval_every=1,
-                seeds=list(seeds),
-                clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-                progress=False,
-            )
-            found[name][policy] = [reached(history) for history in histories]
+            method = srp.methods.get("fedrep", dataset=data, **MODEL, **options, **codes)
+            histories = run_seeds(method, data, seeds, num_rounds)
+            found[name][policy] = [reached(history, TARGET) for history in histories]
             found[name] |= {
                 "bytes up": histories[0].bytes_up,
                 "bytes down": histories[0].bytes_down,
             }
     return found
-
-
-def reached(history: srp.History) -> dict[str, Any]:
-    """Return time and rounds until the target without a cost, inf and 0 if it was not reached; final accuracy."""
-    index = history.reached(TARGET)
-    time = np.inf if index is None else history.eval_elapsed()[index]
-    return {
-        "time": curves.rounded(float(time)),
-        "rounds": 0 if index is None else int(history.eval_round[index]),
-        "accuracy": curves.rounded(history.final_accuracy),
-    }
 
 
 def share(results: Mapping[str, Any], name: str, directions: str) -> float:
@@ -135,10 +114,7 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/messages", "seed").parse_args(arguments)
-    num_seeds, num_rounds = SCALES[args.scale]
-    results = measure(range(args.seed, args.seed + num_seeds), num_rounds)
-    curves.save(args, "break_even", {"results": results}, draw(results))
+    run_study(__doc__, SCALES, "break_even", measure, draw, arguments)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
     python experiments/messages/privacy.py --scale smoke|cpu|full [--out DIR]
 
-The setting of break_even.py: digits on 50 clients with 3 classes, MLP 64-32, fixed exponential speeds. A client's
-message is clipped to norm 1, and the server adds noise of z times that to the sum. The sum is divided by the expected
-cohort; for doubling cohorts either by all clients, as in the algorithm of McMahan et al. (2018), or by the size of each
-stage, which no data decide. Epsilon is that of srp.messages.Private.epsilon, with and without amplification by
-sampling. Behind the gate FedRep's and SRPFL's evaluation starts from the initial head, since the mean of heads is never
-noised; without the gate it starts from the mean head.
+The setting is that of setting.py. A client's message is clipped to norm 1, and the server adds noise of z times that to
+the sum. The sum is divided by the expected cohort; for doubling cohorts either by all clients, as in the algorithm of
+McMahan et al. (2018), or by the size of each stage, which no data decide. Epsilon is that of
+srp.messages.Private.epsilon, with and without amplification by sampling. Behind the gate FedRep's and SRPFL's
+evaluation starts from the initial head, since the mean of heads is never noised; without the gate it starts from the
+mean head.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_srp as srp
-from experiments import curves, scripts
+from experiments import curves
+from experiments.messages.setting import (
+    MODEL,
+    NUM_CLIENTS,
+    Results,
+    digits,
+    reached,
+    run_seeds,
+    run_study,
+)
 
 SCALES = {"smoke": (1, 3), "cpu": (3, 30), "full": (10, 150)}  # seeds, rounds
-NUM_CLIENTS = 50
-SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
 CLIP = 1.0
 NOISES = (0.0, 1.0, 3.0)
 DELTA = 1e-3
@@ -40,13 +47,20 @@ RUNS: dict[str, tuple[str, dict[str, Any], int | None]] = {
 }
 
 
-def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
+def measure(seeds: range, num_rounds: int) -> Results:
     """Return for each run, without the gate and at each noise, accuracies, times to the target and epsilon."""
-    data = srp.data.load("digits", num_clients=NUM_CLIENTS, classes_per_client=3)
-    results: dict[str, dict[str, Any]] = {}
+    data = digits()
+
+    def of_seeds(method: srp.Method) -> dict[str, Any]:
+        histories = run_seeds(method, data, seeds, num_rounds)
+        of_each = [reached(history, TARGET) for history in histories]
+        names = ("accuracy", "time", "rounds")
+        return {name: [run[name] for run in of_each] for name in names}
+
+    results: Results = {}
     for name, (method_name, options, denominator) in RUNS.items():
-        plain = srp.methods.get(method_name, dataset=data, **SHARED, **options)
-        results[name] = {"no gate": run(plain, data, seeds, num_rounds)}
+        plain = srp.methods.get(method_name, dataset=data, **MODEL, **options)
+        results[name] = {"no gate": of_seeds(plain)}
         for noise in NOISES:
             private = srp.messages.Private(
                 plain.algorithm,
@@ -56,36 +70,9 @@ def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
                 unsent="initial",
             )
             method = dataclasses.replace(plain, algorithm=private)
-            measured = run(method, data, seeds, num_rounds)
-            results[name][f"{noise:g}"] = measured | privacy(method, num_rounds)
+            results[name][f"{noise:g}"] = of_seeds(method) | privacy(method, num_rounds)
         print(f"{name}: {results[name]}", flush=True)
     return results
-
-
-def run(
-    method: srp.Method, data: srp.data.FederatedData, seeds: range, num_rounds: int
-) -> dict[str, Any]:
-    """Return final accuracy, and time and rounds to the target, of each seed; inf and 0 if it was not reached."""
-    histories = srp.simulate_seeds(
-        method,
-        data,
-        num_rounds=num_rounds,
-        eval_every=1,
-        seeds=list(seeds),
-        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-        progress=False,
-    )
-    times = []
-    rounds = []
-    for history in histories:
-        index = history.reached(TARGET)
-        times.append(np.inf if index is None else history.eval_elapsed()[index])
-        rounds.append(0 if index is None else int(history.eval_round[index]))
-    return {
-        "accuracy": [curves.rounded(history.final_accuracy) for history in histories],
-        "time": [curves.rounded(float(time)) for time in times],
-        "rounds": rounds,
-    }
 
 
 def privacy(method: srp.Method, num_rounds: int) -> dict[str, Any]:
@@ -101,7 +88,7 @@ def privacy(method: srp.Method, num_rounds: int) -> dict[str, Any]:
 COLORS = (curves.BLUE, curves.GREEN, curves.ORANGE, "tab:red", "tab:purple", "tab:brown")
 
 
-def draw(results: dict[str, dict[str, Any]]) -> Figure:
+def draw(results: Results) -> Figure:
     """Draw the mean final accuracy over epsilon, with amplification where it holds."""
     figure, axes = curves.panels(1, width=6.0)
     for (name, of_run), color in zip(results.items(), COLORS, strict=True):
@@ -123,10 +110,7 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/messages", "seed").parse_args(arguments)
-    num_seeds, num_rounds = SCALES[args.scale]
-    results = measure(range(args.seed, args.seed + num_seeds), num_rounds)
-    curves.save(args, "privacy", {"results": results}, draw(results))
+    run_study(__doc__, SCALES, "privacy", measure, draw, arguments)
 
 
 if __name__ == "__main__":

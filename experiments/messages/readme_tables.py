@@ -28,15 +28,19 @@ def cell(name: str, cost: float, directions: str) -> str:
     """Format the mean times of everybody and of doubling at a cost."""
     found = results()
     charged = cost * share(found, name, directions)
-    means = []
-    for policy in POLICIES:
-        reached = times(found[name][policy], charged)
-        is_reached = np.isfinite(reached)
-        text = "none" if not is_reached.any() else f"{reached[is_reached].mean():,.1f}"
-        if is_reached.any() and not is_reached.all():
-            text += f" ({is_reached.sum()} of {len(reached)})"
-        means.append(text)
+    means = [reached_times(times(found[name][policy], charged)) for policy in POLICIES]
     return " / ".join(means)
+
+
+def reached_times(of_seeds: np.ndarray) -> str:
+    """Format the mean time of the seeds that reached the target, and how many did if some did not."""
+    is_reached = np.isfinite(of_seeds)
+    if not is_reached.any():
+        return "none"
+    text = f"{of_seeds[is_reached].mean():,.1f}"
+    if not is_reached.all():
+        text += f" ({is_reached.sum()} of {len(of_seeds)})"
+    return text
 
 
 def table(directions: str) -> str:
@@ -102,20 +106,9 @@ def privacy() -> str:
             accuracy = pm([100 * each for each in measured["accuracy"]], 1)
             epsilon = str(measured.get("epsilon", ""))
             without = str(measured.get("without amplification", ""))
-            time = reached_times(measured["time"])
+            time = reached_times(np.array(measured["time"], float))
             rows.append([name, noise, accuracy, time, epsilon, without])
     return markdown(rows)
-
-
-def reached_times(given: list[Any]) -> str:
-    """Format the mean time of the seeds that reached the target, and how many did if some did not."""
-    reached = [float(time) for time in given if np.isfinite(float(time))]
-    if not reached:
-        return "none"
-    text = f"{np.mean(reached):,.1f}"
-    return (
-        text if len(reached) == len(given) else f"{text} ({len(reached)} of {len(given)})"
-    )
 
 
 PARTS = {

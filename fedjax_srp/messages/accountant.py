@@ -33,14 +33,15 @@ class PrivacyLoss(NamedTuple):
     is_amplified: bool
     adjacency: str
     basis: str  # of epsilon: a theorem, or that there is none
-    uncovered: tuple[str, ...]  # what leaves clients besides, without noise
+    uncovered: tuple[str, ...]  # reports, which leave clients without noise
 
     def __str__(self) -> str:
         lines = f"epsilon = {self.epsilon:.4g} at delta = {self.delta:g}, {self.basis}; neighbours: {self.adjacency}."
         if self.is_amplified:
             lines += f" Without amplification it is {self.without_amplification:.4g}."
         if self.uncovered:
-            lines += f" Not covered: {', '.join(self.uncovered)}, which leave clients without noise."
+            lines += f" Not covered: {', '.join(self.uncovered)}, which leave clients without noise,"
+            lines += " and the cohorts that follow from them."
         return lines
 
 

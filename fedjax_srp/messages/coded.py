@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,8 +94,7 @@ class Coded(Wrapper):
         (2427, 9640)
     """
 
-    # `@part` would give it that of the class
-    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
+    name: ClassVar[Any]  # the algorithm's; without this line `@part` would give its own
 
     up: Annotated[
         Codec | ErrorFeedback | str | None, "give e.g. srp.messages.TopK(0.01)"

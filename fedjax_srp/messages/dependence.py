@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.extend.core import Jaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_srp.base import PyTree
 
 
 class Dependence(NamedTuple):
-    """The shapes of a function's result, and what it depends on."""
+    """A traced function, and the shapes of its result."""
 
-    result: PyTree  # of shapes
-    reads: list[
-        frozenset[int]
-    ]  # of each leaf: positions among the leaves of the arguments
+    program: Jaxpr
+    result: PyTree
+
+    def reads(self, output: int) -> frozenset[int]:
+        """Return the inputs of a leaf of the result, as positions among the leaves of the arguments.
+
+        An input that is read may cancel; one that is not has no effect.
+        """
+        is_wanted = [output == each for each in range(len(self.program.outvars))]
+        _, is_read = dce_jaxpr(self.program, is_wanted)
+        return frozenset(i for i, read in enumerate(is_read) if read)
 
 
 def dependence(function: Callable[..., PyTree], *args: PyTree) -> Dependence:
-    """Trace a function and follow its inputs; one that is found may cancel, one that is not found has no effect."""
+    """Trace a function."""
     traced, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    program = traced.jaxpr
-    inputs = [frozenset([position]) for position in range(len(program.invars))]
-    return Dependence(result, _followed(program, inputs))
-
-
-def _followed(program: Any, inputs: list[frozenset[int]]) -> list[frozenset[int]]:
-    # by identity, since literals have no hash
-    reads = {id(v): read for v, read in zip(program.invars, inputs, strict=True)}
-
-    def of(variables: Any) -> list[frozenset[int]]:
-        return [reads.get(id(variable), frozenset()) for variable in variables]
-
-    for equation in program.eqns:
-        read = of(equation.invars)
-        if equation.primitive.name in ("jit", "pjit"):
-            outputs = _followed(equation.params["jaxpr"].jaxpr, read)
-        else:
-            outputs = [frozenset().union(*read)] * len(equation.outvars)
-        reads |= {id(v): out for v, out in zip(equation.outvars, outputs, strict=True)}
-    return of(program.outvars)
+    return Dependence(traced.jaxpr, result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,13 +90,14 @@ class Private(Wrapper):
 
     Protected are the server's states and all that follows from them: downloads, evaluations of the server's model. Not
     protected are what a simulation records beside (accuracies, losses, `info`), what a client computes for itself with
-    its own state, and reports that a policy reads, such as Oort's losses: `epsilon` lists these. Noise is that of
-    floats, without the care that a deployment takes of them.
+    its own state, and reports that a policy reads, such as Oort's losses, with the cohorts that follow from them:
+    `epsilon` lists these. Noise is that of floats, without the care that a deployment takes of them.
 
     Refused are algorithms whose clients' data reach others otherwise than through this gate: asynchronous ones, those
     whose downloads mix other clients' states (FedAMP, FedPAC), passes before the first round, messages that are a short
-    cut to the mean, weights by examples or by anything else of a client, submodels, and rounds that send nothing.
-    Policies with a criterion find no gradient, which would be sent whole. Codes go inside: Private(Coded(algorithm)).
+    cut to the mean, weights by examples or by anything else of a client, submodels, rounds that send nothing, and
+    messages of 16 bits, whose rounding breaks the clip. Policies with a criterion find no gradient, which would be sent
+    whole. Codes go inside: Private(Coded(algorithm)).
 
     Args:
         algorithm: whose messages are private.
@@ -127,8 +128,7 @@ class Private(Wrapper):
         True
     """
 
-    # `@part` would give it that of the class
-    name = Wrapper.name  # pyright: ignore[reportIncompatibleMethodOverride]
+    name: ClassVar[Any]  # the algorithm's; without this line `@part` would give its own
 
     clip: Annotated[float, Above(0), "give a norm, e.g. 0.5"] | None
     noise_multiplier: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"]
@@ -241,6 +241,8 @@ class Private(Wrapper):
         clients that keep no state between rounds, since a state remembers who was drawn. Every other policy, and every
         algorithm with a client state (FedRep's heads, error feedback), gets the number of a client that takes part in
         every round, without amplification; for a client that takes part in fewer, give its rounds as `num_rounds`.
+        That number takes cohorts as given: what they say about a client, where they follow from reports, or from times
+        that follow from data, is not covered.
 
         Args:
             participation: the policy of the run.
@@ -276,28 +278,32 @@ class Private(Wrapper):
                 server: ServerState,
                 own: ClientState,
                 data: ClientData,
+                work: Array,
                 phase: Phase = phase,
             ) -> tuple[PyTree, PyTree]:
+                of_client = context._replace(work=work)
                 download = phase.download(server, own, context)
-                output = phase.client(key, download, own, data, context)
+                output = phase.client(key, download, own, data, of_client)
                 return output.weight, output.message
 
-            found = dependence(sent, key, server, own, data)
+            found = dependence(sent, key, server, own, data, context.work)
             weight, message = found.result
             leaves = jax.tree.leaves(message, is_leaf=is_uncharged)
             sends = [leaf for leaf in leaves if not is_uncharged(leaf)]
             if not sends:
                 continue
             num_sending += 1
-            if not jax.tree_util.all_leaves([weight]) or found.reads[0]:
+            is_number = jax.tree_util.all_leaves([weight]) and weight.shape == ()
+            if not is_number or found.reads(0):
                 raise ValueError(
-                    f"algorithm={type(self.algorithm).__name__}(...): the weight of a client follows from its data, "
-                    "but a clip bounds a sum of equal clients; give training.weighting='uniform', or another algorithm"
+                    f"algorithm={type(self.algorithm).__name__}(...): the weight of a client is not one number for "
+                    "all, but a clip bounds a sum of equal clients; give training.weighting='uniform', or another "
+                    "algorithm"
                 )
-            if not all(map(is_float, sends)):
+            if not all(is_float(leaf) and leaf.dtype.itemsize >= 4 for leaf in sends):
                 raise ValueError(
-                    f"algorithm={type(self.algorithm).__name__}(...): its messages have integers or flags, which no "
-                    "noise protects; give an algorithm that sends floats"
+                    f"algorithm={type(self.algorithm).__name__}(...): its messages have integers, flags or floats of "
+                    "16 bits, whose rounding breaks the clip; give an algorithm and a model of float32"
                 )
             paths = jax.tree.leaves_with_path(message, is_leaf=is_uncharged)
             if any(DictKey(BATCH_STATISTICS) in path for path, _ in paths):
@@ -475,13 +481,14 @@ class Private(Wrapper):
         for node in jax.tree.leaves(mean, is_leaf=is_uncharged):
             is_unsent += [is_uncharged(node)] * len(jax.tree.leaves(node))
         sends = range(len(before), len(is_unsent))
-        reads = dependence(updated, own, mean).reads
+        found = dependence(updated, own, mean)
         after = jax.tree.leaves(updated(own, mean))
         for i, (path, old) in enumerate(before):
-            if not any(is_unsent[j] for j in reads[i]):
+            reads = found.reads(i)
+            if not any(is_unsent[j] for j in reads):
                 continue
             where = f"server state {keystr(path)}"
-            if any(j in sends and not is_unsent[j] for j in reads[i]):
+            if any(j in sends and not is_unsent[j] for j in reads):
                 raise ValueError(
                     f"algorithm={type(self.algorithm).__name__}(...): its {where} mixes messages with what no real "
                     "client sends, which no noise protects; give e.g. srp.algorithms.FedAvg"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -16,20 +17,9 @@ class Wrapper(FederatedAlgorithm):
 
     algorithm: FederatedAlgorithm
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """Name of the algorithm."""
-        return self.algorithm.name
-
-    @property
-    def asynchronous(self) -> bool:  # type: ignore[override]
-        """As for the algorithm."""
-        return self.algorithm.asynchronous
-
-    @property
-    def sends_changes(self) -> bool:  # type: ignore[override]
-        """As for the algorithm."""
-        return self.algorithm.sends_changes
+    name: ClassVar[Any] = property(attrgetter("algorithm.name"))
+    asynchronous: ClassVar[Any] = property(attrgetter("algorithm.asynchronous"))
+    sends_changes: ClassVar[Any] = property(attrgetter("algorithm.sends_changes"))
 
     @property
     def model(self) -> Any:

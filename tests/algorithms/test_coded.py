@@ -15,10 +15,10 @@ from reference.small import (
     assert_same_bits,
     clients_of,
     federation,
-    model,
     prepared,
     refused,
     simulate,
+    small,
 )
 
 import fedjax_srp as srp
@@ -35,12 +35,7 @@ from fedjax_srp.messages import (
 )
 
 DATA = federation(clients_of((4, 6, 3, 8), (3,) * 4))
-TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
 FULL = srp.participation.Full()
-
-
-def small(name, **fields):
-    return getattr(srp.algorithms, name)(model(hidden=(3,)), TRAINING, **fields)
 
 
 @pytest.mark.short("Fed[!A]*", "FedAMP*")

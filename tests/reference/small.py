@@ -77,6 +77,12 @@ def model(cut="out", hidden=(5, 4), dtype=jnp.float32):
     )
 
 
+def small(name, **fields):
+    """An algorithm of `srp.algorithms` with a smaller MLP and few steps."""
+    training = srp.Training(srp.SGD(0.1), batch_size=3)
+    return getattr(srp.algorithms, name)(model(hidden=(3,)), training, **fields)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Numbers:
