@@ -55,6 +55,23 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
 
 
+def test_a_saved_model_of_one_layer_is_adapted_as_before(data, tmp_path):
+    model = srp.models.MLP((8, 8), num_classes=10, hidden=())
+    history = srp.simulate(
+        srp.algorithms.FedAvg(model, srp.Training(SGD)),
+        data,
+        num_rounds=1,
+        key=KEY,
+        progress=False,
+    )
+    loaded = srp.History.load(history.save(tmp_path / "run", models=True))
+    options = {"key": KEY, "optimizer": SGD, "devices": 1}
+    found, expected = (
+        srp.adapt(model, data, run.server_state, **options) for run in (loaded, history)
+    )
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
 def test_a_model_without_a_head_keeps_its_score(data, params):
     state = srp.models.SplitParams({**params.representation, **params.head}, {})
     options = {"key": KEY, "optimizer": SGD, "devices": 1}

@@ -178,7 +178,7 @@ def one_model(scale: Scale, seed: int) -> list[dict[str, Any]]:
             task = srp.data.linear_task(
                 jax.random.key(seed + trial), 40, DIM, RANK, heads="gaussian"
             )
-            task = dataclasses.replace(task, heads=jnp.ones(RANK) + spread * task.heads)
+            task = dataclasses.replace(task, heads=1.0 + spread * task.heads)
             heads = np.asarray(task.heads)
             found["variance"].append(np.sum((heads - heads.mean(0)) ** 2, axis=1).mean())
             for name, algorithm in {

@@ -73,13 +73,16 @@ def break_even(results: Mapping[str, Any], name: str, part: float) -> float:
     It is inf if doubling needs no more rounds, nan if a run did not reach the target.
     """
     everybody, doubling = (results[name][policy] for policy in POLICIES)
-    ahead = np.mean(times(everybody, 0.0)) - np.mean(times(doubling, 0.0))
+    everybody_takes = np.mean(times(everybody, 0.0))
+    doubling_takes = np.mean(times(doubling, 0.0))
+    if not np.isfinite([everybody_takes, doubling_takes]).all():
+        return np.nan
     more = np.mean([r["rounds"] for r in doubling]) - np.mean(
         [r["rounds"] for r in everybody]
     )
-    if not np.isfinite(ahead):
-        return np.nan
-    return ahead / (more * part) if more > 0 else np.inf
+    if more <= 0:
+        return np.inf
+    return float(everybody_takes - doubling_takes) / (more * part)
 
 
 LATENCIES = {0.0: curves.BLUE, 0.01: curves.GREEN, 0.1: curves.ORANGE}

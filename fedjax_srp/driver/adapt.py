@@ -194,7 +194,11 @@ def params_of(server_state: ServerState) -> SplitParams:
     """The whole model in a server's state, from its fields `params`, or `representation` and `head`."""
     fields = _fields(server_state)
     if "params" in fields:
-        return params_of(fields["params"])
+        parts = _fields(fields["params"])
+        if parts.keys() & {"representation", "head"}:
+            # a saved state has lost a part that is empty, such as the representation of a model of one layer
+            parts = {"representation": {}, "head": {}, **parts}
+        return params_of(parts)
     if not {"representation", "head"} <= fields.keys():
         raise ValueError(
             f"server_state={short(server_state)} has neither params nor representation and head; give "
