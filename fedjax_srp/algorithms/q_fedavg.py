@@ -65,6 +65,7 @@ class QFedAvg(FedAvg):
     """
 
     name: ClassVar[str] = "q_fedavg"
+    sends_changes: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     q: Annotated[float, AtLeast(0), "give 0 for FedAvg, or e.g. 1.0"] = 1.0
