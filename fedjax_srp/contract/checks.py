@@ -310,6 +310,9 @@ class AlgorithmTracer:
             where, lambda algorithm: phase_of(algorithm).client, download
         )
         where = f"{phase.name}.server"
+        if any(leaf.ndim for leaf in jax.tree.leaves(output.weight)):
+            weight = shapes_of(output.weight)
+            where += f" (a mean for each group, by the weight {weight}; one by a scalar)"
         mean = _averaged(output.weight, output.message)
         update = lambda algorithm: phase_of(algorithm).server
         updated = self.in_round(where, update, self.key, server, mean).shapes
