@@ -85,7 +85,7 @@ BROKEN_ALGORITHMS = {
         in_round(
             client=client_of(weight=EACH), server=lambda key, state, mean, context: mean
         ),
-        "round.server (a mean for each group, by the weight float32[4]",
+        "round.server (which gets a mean for each group, by the weight float32[4]; give a",
     ),
     "weight_key": (
         in_round(client=lambda key, *rest: ClientOutput(rest[2], weight=key)),
