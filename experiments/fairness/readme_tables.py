@@ -16,6 +16,7 @@ from experiments.fairness.who_pays import (
     GROUPS,
     METHODS,
     POLICIES,
+    TARGET,
     one_epoch,
 )
 from experiments.pages import load_results, markdown, pm, write
@@ -32,6 +33,17 @@ def results() -> dict[str, Any]:
 def percent(runs: Sequence[dict[str, Any]], name: str) -> str:
     """Format a share of each run as mean and standard deviation in percent."""
     return pm([100 * run[name] for run in runs], 1)
+
+
+def spread_at_target(runs: Sequence[dict[str, Any]]) -> str:
+    """Format the spread when the mean reaches the target, of the seeds that reach it."""
+    reached = [run for run in runs if run["spread at the target"] != "nan"]
+    if not reached:
+        return "not reached"
+    text = percent(reached, "spread at the target")
+    if len(reached) < len(runs):
+        text += f" ({len(reached)} of {len(runs)})"
+    return text
 
 
 def time(runs: Sequence[dict[str, Any]], group: str) -> str:
@@ -63,13 +75,14 @@ def methods() -> str:
 def fairness() -> str:
     """Final accuracies of q-FedAvg for each q, with five local epochs and with one."""
     head = ["local epochs", "q", "all %", "worst tenth %", "spread", "time, all"]
-    rows = [head]
+    rows = [[*head, f"spread at {100 * TARGET:g} %"]]
     names = {5: FAIRNESS, 1: {q: one_epoch(q) for q in FAIRNESS}}
     for epochs, of_epochs in names.items():
         for q, name in of_epochs.items():
             found = results()["runs"][name]
             cells = [percent(found, each) for each in ("mean", "worst_tenth", "spread")]
-            rows.append([f"{epochs}", f"{q:g}", *cells, time(found, "mean")])
+            cells += [time(found, "mean"), spread_at_target(found)]
+            rows.append([f"{epochs}", f"{q:g}", *cells])
     return markdown(rows)
 
 

@@ -89,9 +89,18 @@ def variants(num_rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def summary(history: srp.History) -> dict[str, float]:
-    """Return final accuracies of groups of clients, their spread, and times to the target."""
-    last = history.scores()[-1]
-    found = {"spread": float(np.nanstd(last))}
+    """Return final accuracies of groups of clients, their spread, and times to the target.
+
+    `spread at the target` is that of the evaluation at which the mean reaches it; nan if none does.
+    """
+    spreads = np.nanstd(history.scores(), axis=1)
+    at_target = history.reached(TARGET)
+    found = {
+        "spread": float(spreads[-1]),
+        "spread at the target": np.nan
+        if at_target is None
+        else float(spreads[at_target]),
+    }
     for group in GROUPS:
         found[group] = float(history.group_scores(group)[-1])
         index = history.reached(TARGET, of=group)

@@ -15,6 +15,7 @@ from fedjax_srp.algorithms.examples import (
     Penalty,
 )
 from fedjax_srp.algorithms.fedprox import proximal_gradient
+from fedjax_srp.algorithms.local import square_norm
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -97,9 +98,7 @@ class FedAMP(OwnModel):
         ) -> tuple[SplitParams, None]:
             model, takes_part = other
             difference = without_statistics(jax.tree.map(jnp.subtract, model, own))
-            square = sum(
-                jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference)
-            )
+            square = square_norm(difference)
             # xi_ij = alpha A'(|w_i - w_j|^2)
             #       = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
             height = self.attention_step_size / self.attention_width

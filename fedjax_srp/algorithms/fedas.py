@@ -20,6 +20,7 @@ from fedjax_srp.algorithms.local import (
     dtype_of,
     local_sgd,
     plain_gradient,
+    square_norm,
 )
 from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.algorithms.training import LocalTraining
@@ -136,8 +137,7 @@ class FedAS(OwnModel):
 
         def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
             gradient = plain_gradient(objective, measured, weights).params
-            leaves = jax.tree.leaves(without_statistics(gradient))
-            square = sum(jnp.sum(jnp.square(leaf)) for leaf in leaves)
+            square = square_norm(without_statistics(gradient))
             # The model stays where it is; the sum of squares takes a step of size 1.
             return Measured(jax.tree.map(jnp.zeros_like, params), -square)  # type: ignore[arg-type]
 

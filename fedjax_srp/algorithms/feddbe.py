@@ -108,11 +108,12 @@ class FedDBE(GlobalModel):
     @property
     @override
     def start_phases(self) -> tuple[Phase, ...]:
-        def download(server: FedDBEServerState, context: RoundContext) -> SplitParams:
-            return server.params
-
         collect = Phase(
-            "means", download, self.collect, self.keep_mean, charged=self.charge_start
+            "means",
+            super().broadcast,
+            self.collect,
+            self.keep_mean,
+            charged=self.charge_start,
         )
         return (collect,)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel, OwnModel
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.local import local_sgd, square_norm
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -43,11 +43,11 @@ class FedDWA(OwnModel):
     A participant trains from its mixture, and then goes on for `guidance_epochs`. The
     server weighs the models of others by their distance to this guidance model, p_ij
     proportional to 1 over the squared distance of w_i' and w_j, of which only the
-    `num_neighbours` largest count. The own model is one of them. Statistics of BatchNorm have no part in the distances.
-    Under full participation the mixtures are the paper's; otherwise they have only the
-    last models of the participants. A lone participant trains on as in `LocalOnly`. Both
-    models are sent, so uploads are twice those of `FedAvg`; every device holds both of all
-    participants.
+    `num_neighbours` largest count; the client's own model w_i is one of all. Statistics
+    of BatchNorm have no part in the distances. Under full participation the mixtures are
+    the paper's; otherwise they have only the last models of the participants. A lone
+    participant trains on as in `LocalOnly`. Both models are sent, so uploads are twice
+    those of `FedAvg`; every device holds both of all participants.
 
     Evaluations: `own_model` (the default), the client's model as it last left it, before
     the guidance; `fine_tune`, its head trained further. The authors' code judges the next
@@ -95,11 +95,8 @@ class FedDWA(OwnModel):
         models = others.shown.params
 
         def square(model: SplitParams) -> Array:
-            difference = without_statistics(
-                jax.tree.map(jnp.subtract, own.guidance, model)
-            )
-            leaves = jax.tree.leaves(difference)
-            return jnp.asarray(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves))
+            difference = jax.tree.map(jnp.subtract, own.guidance, model)
+            return square_norm(without_statistics(difference))
 
         squares = jax.lax.map(square, models)
         # Two models may be equal, as all are at the beginning.

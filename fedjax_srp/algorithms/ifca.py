@@ -16,15 +16,12 @@ from fedjax_srp.base import (
     ClientOutput,
     Examples,
     Key,
-    Packet,
     RoundContext,
     evaluation,
     named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Count, part
-
-INDEX_BYTES = 4  # of the cluster that a client names
 
 
 class IFCAServerState(NamedTuple):
@@ -34,10 +31,10 @@ class IFCAServerState(NamedTuple):
 
 
 class IFCAMessage(NamedTuple):
-    """A client's model, averaged within its cluster, and the cluster's index."""
+    """A client's model, and its cluster; both are averaged within the clusters."""
 
     params: SplitParams
-    cluster: Packet  # (num_clusters,) flags: the mean is the share of each cluster
+    cluster: Array  # () int32: 1, ..., k
 
 
 @part
@@ -111,11 +108,8 @@ class IFCA(ExampleAlgorithm):
         weight = self.training.weight(examples)
         # s_ij, times the weight of the client
         in_cluster = jnp.where(is_own, weight, 0)
-        return ClientOutput(
-            IFCAMessage(local.params, Packet(is_own, INDEX_BYTES)),
-            weight=IFCAMessage(in_cluster, Packet(weight, INDEX_BYTES)),  # pyright: ignore[reportArgumentType]
-            loss=local.loss,
-        )
+        message = IFCAMessage(local.params, cluster + 1)
+        return ClientOutput(message, weight=in_cluster, loss=local.loss)
 
     @override
     def server(
@@ -125,7 +119,8 @@ class IFCA(ExampleAlgorithm):
         mean: IFCAMessage,
         context: RoundContext,
     ) -> IFCAServerState:
-        has_clients = mean.cluster.value > 0
+        # the mean over no clients is 0
+        has_clients = mean.cluster > 0
 
         def updated(last: Array, new: Array) -> Array:
             is_new = jnp.expand_dims(has_clients, tuple(range(1, new.ndim)))

@@ -193,6 +193,11 @@ def mean_loss(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples) ->
     return jnp.where(examples.count > 0, objective(params), 0)
 
 
+def square_norm(tree: PyTree) -> Array:
+    """|w|^2, over all leaves, () float."""
+    return jnp.asarray(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
 def dtype_of(params: PyTree) -> Any:
     """The dtype of parameters: that of the first leaf."""
     return jax.tree.leaves(params)[0].dtype

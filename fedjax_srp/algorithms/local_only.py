@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
+from fedjax_srp.algorithms.local import square_norm
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -29,12 +28,6 @@ class LocalOnlyServerState(NamedTuple):
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
-
-
-def square_norm(params: SplitParams) -> Array:
-    """|w|^2."""
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]
-    return jnp.sum(jnp.stack(squares))
 
 
 @part

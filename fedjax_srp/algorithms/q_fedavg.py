@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import mean_loss
+from fedjax_srp.algorithms.local import mean_loss, square_norm
 from fedjax_srp.algorithms.training import check_step_size, step_size
 from fedjax_srp.base import (
     Array,
@@ -90,12 +90,11 @@ class QFedAvg(FedAvg):
         local = super().client(key, params, state, examples, context)
         # Delta w_i = L (w - w_i)
         change = jax.tree.map(lambda w, w_i: lipschitz * (w - w_i), params, local.message)
-        square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(change))
         # Delta_i = F_i^q Delta w_i
         factor = loss**self.q
         step = jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), change)
         # h_i = q F_i^(q - 1) |Delta w_i|^2 + L F_i^q
-        curvature = self.q * factor / loss * square + lipschitz * factor
+        curvature = self.q * factor / loss * square_norm(change) + lipschitz * factor
         return local._replace(message=QFedAvgMessage(step, curvature))
 
     @override

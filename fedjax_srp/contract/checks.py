@@ -216,6 +216,15 @@ def check_output(where: str, output: Any, state: PyTree) -> None:
     _check_scalars(f"{what} info:", output.info)
 
 
+def server_update(phase: str, weight: PyTree) -> str:
+    """Name the server's update of a phase, and a weight by which it gets means by group."""
+    where = f"{phase}.server"
+    if any(leaf.ndim for leaf in jax.tree.leaves(weight)):
+        groups = f"a mean for each group, by the weight {shapes_of(weight)}"
+        where += f" (which gets {groups}; give a scalar for one mean)"
+    return where
+
+
 def _is_weight(weight: PyTree, message: PyTree) -> bool:
     """True for a pytree prefix of scalars, or of vectors with an entry for each group."""
     try:
@@ -309,7 +318,7 @@ class AlgorithmTracer:
         output = self.client(
             where, lambda algorithm: phase_of(algorithm).client, download
         )
-        where = f"{phase.name}.server"
+        where = server_update(phase.name, output.weight)
         mean = _averaged(output.weight, output.message)
         update = lambda algorithm: phase_of(algorithm).server
         updated = self.in_round(where, update, self.key, server, mean).shapes

@@ -21,7 +21,13 @@ from fedjax_srp.base import (
     ServerState,
     named_key,
 )
-from fedjax_srp.contract.checks import LIKE_INIT, check_like, check_output, score
+from fedjax_srp.contract.checks import (
+    LIKE_INIT,
+    check_like,
+    check_output,
+    score,
+    server_update,
+)
 from fedjax_srp.driver.given import Start, client_id, fitted_start, root_key
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import check_evaluations
@@ -133,7 +139,8 @@ def _round(
         mean = jax.tree.map(_alone, output.weight, output.message)
         key_server = named_key(stream(root, "server", first), phase.name)
         updated = as_arrays(phase.server(key_server, server, mean, context))
-        check_like(f"{where}.server returned", updated, server, LIKE_INIT)
+        updating = server_update(where, output.weight)
+        check_like(f"{updating} returned", updated, server, LIKE_INIT)
         server = updated
 
     scores: dict[str, float] = {}

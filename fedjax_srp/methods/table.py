@@ -107,7 +107,7 @@ _ROWS: dict[str, Recipe] = {
     "ifca": Recipe(algorithms.IFCA, label="IFCA", source="Ghosh et al. 2020, Algorithm 1, model averaging"),
     "feddwa": Recipe(algorithms.FedDWA, label="FedDWA", source="Liu et al. 2023, mixtures of the five nearest models"),
     "q_fedavg": Recipe(algorithms.QFedAvg, label="q-FedAvg", source="Li et al. 2020, Algorithm 2", options={"weighting": "num_examples"}),  # noqa: E501
-    "afl": Recipe(algorithms.AFL, label="AFL", source="Mohri et al. 2019, with steps=1; epochs of local SGD"),
+    "afl": Recipe(algorithms.AFL, label="AFL", source="Mohri et al. 2019, epochs of local SGD; the paper has steps=1"),
     "heterofl": Recipe(algorithms.HeteroFL, "partial_work", 1, "HeteroFL", None, None, "Diao et al. 2021, rates by units of work", NARROW),  # noqa: E501
     "fedrolex": Recipe(algorithms.FedRolex, "partial_work", 1, "FedRolex", None, None, "Alam et al. 2022, rates by units of work", NARROW),  # noqa: E501
     "fjord": Recipe(algorithms.FjORD, "partial_work", 1, "FjORD", None, None, "Horvath et al. 2021, without distillation", NARROW),  # noqa: E501

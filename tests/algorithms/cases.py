@@ -382,6 +382,10 @@ CASES = {
         {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2}, clients={"own": "own"},
         judged=GLOBAL | OWN,
     ),
+    "fedphp-1": Case(
+        fedphp.run, {"inheritance_rounds": 1}, {"teaching": 0.1, "inheritance": 0.9, "inheritance_rounds": 1},
+        clients={"own": "own"}, judged=GLOBAL | OWN, shapes=("plain",),
+    ),
     "feddbe": Case(
         feddbe.run, {"mean_penalty": 3.0}, {"kappa": 3.0}, start_of_dbe, server={"params": "params", "mean": "mean"},
         clients={"bias": "own"}, judged=GLOBAL | {"own_model": feddbe.own_accuracy},

@@ -64,6 +64,20 @@ def test_weights_of_afl_stay_on_the_simplex_and_follow_the_losses():
     assert shares.std() > 0.1
 
 
+def test_afl_keeps_its_model_where_no_participant_has_weight():
+    """A large step of lambda gives one of two participants all; later cohorts have none to share."""
+    algorithm = built(srp.algorithms.AFL, split_model(), **FULL, weight_step_size=100.0)
+    history = simulate(
+        algorithm,
+        federation(SMALL()),
+        10,
+        participation=srp.participation.Uniform(2),
+        keep_clients=True,
+    )
+    assert (np.asarray(history.client_states.share) == 0).sum() > 2
+    assert history.finite.all()
+
+
 def test_afl_charges_models_and_a_loss():
     data = federation(SMALL())
     up, down = prepared(srp.algorithms.FedAvg(split_model()), data).sizes.messages

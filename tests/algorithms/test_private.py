@@ -259,16 +259,16 @@ def test_the_noised_clip_stays_near_the_quantile():
 REFUSED = {
     "afl": "download what others hold",
     "fedamp": "download what others hold",
-    "fedpac": "download what others hold",
     "feddwa": "download what others hold",
+    "feddbe": "passes before the first round",
+    "ifca": "weight of a client",
+    "fedpac": "download what others hold",
     "fedat": "asynchronous",
     "fedasync": "asynchronous",
     "fedbuff": "asynchronous",
     "fedas": "weight of a client",
     "fedgate": "weight of a client",
-    "ifca": "weight of a client",
     "fednova": "weight of a client",
-    "feddbe": "before the first round",
     "heterofl": "submodels",
     "fedrolex": "submodels",
     "fjord": "submodels",
@@ -313,6 +313,16 @@ def test_every_algorithm_is_private_or_refused_in_one_line(name):
         expected = server_after(1e-6)
     for new, old in zip(jax.tree.leaves(server), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
+
+
+def test_a_clip_keeps_the_ratio_of_what_a_client_sends():
+    """q-FedAvg's step is Delta / h: of one client it is the same under any clip, if both are clipped as they are."""
+    alone = {"participation": srp.participation.Uniform(1), "num_rounds": 1}
+    algorithm = small("QFedAvg")
+    clipped = simulate(private(algorithm, 1e-3, size=1), DATA, **alone)
+    assert_close(
+        clipped.server_state, simulate(algorithm, DATA, **alone).server_state, 1e-5
+    )
 
 
 def test_weights_by_examples_are_refused():

@@ -81,6 +81,12 @@ BROKEN_ALGORITHMS = {
         in_round(client=client_of(message=PARTS, weight={"a": EACH[:, None], "b": 1.0})),
         "the weight {a: float32",
     ),
+    "weight_by_example": (
+        in_round(
+            client=client_of(weight=EACH), server=lambda key, state, mean, context: mean
+        ),
+        "round.server (which gets a mean for each group, by the weight float32[4]; give a",
+    ),
     "weight_key": (
         in_round(client=lambda key, *rest: ClientOutput(rest[2], weight=key)),
         "with the weight key<fry>[]",
