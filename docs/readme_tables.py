@@ -190,7 +190,7 @@ def gpu_rounds() -> dict[str, str]:
 
 
 def gpu_loops() -> list[float]:
-    """How long loops over clients take on an H100, by a round: FedAvg and FedRep in JAX, FedAvg in PyTorch."""
+    """Times of loops over clients on an H100, in rounds: FedAvg and FedRep in JAX, FedAvg in PyTorch."""
     return [
         case["result"]["rival_over_ours"]["median"]
         for case in measured("gpu-h100-4")["cases"].values()
@@ -205,7 +205,7 @@ def compile_seconds(model: str) -> list[float]:
 
 
 def compile_times() -> str:
-    """How long programs take to compile."""
+    """Seconds to compile, of the methods that were measured."""
     mlp = compile_seconds("mlp")
     lenet = compile_seconds("lenet5")
     return (
@@ -215,7 +215,7 @@ def compile_times() -> str:
 
 
 def speed_in_short() -> str:
-    """What the front page says of speed."""
+    """Speed in a paragraph, for the front page."""
     fedavg = pair("FedAvg round", LOOP)
     fedrep = pair("FedRep round", LOOP)
     cached = pair("FedRep round", CACHED)
