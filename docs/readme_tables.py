@@ -167,8 +167,8 @@ def speed() -> str:
     said += "\n\n" + wrapped(
         "On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes "
         f"{h200['fedavg']} (FedAvg) and {h200['fedrep']} (FedRep), and one of 10,000 takes {h200['many']} (FedRep); "
-        f"{len(compared)} methods agree there with the CPU on a small MLP, in full precision; those that came later were "
-        "not run there. On one NVIDIA H100 a loop over 100 clients that is compiled with JAX takes "
+        f"{len(compared)} methods agree there with the CPU on a small MLP, in full precision; those that came later "
+        "were not run there. On one NVIDIA H100 a loop over 100 clients that is compiled with JAX takes "
         f"{jax_avg} (FedAvg) and {jax_rep} (FedRep) times as long as a round, one in PyTorch {torch_avg} times "
         "(FedAvg) ([GPUs](benchmarks.md#on-a-gpu))."
     )
@@ -209,8 +209,8 @@ def compile_times() -> str:
     mlp = compile_seconds("mlp")
     lenet = compile_seconds("lenet5")
     return (
-        f"any of the {len(mlp)} methods that were measured, with its evaluation, takes {ends(mlp, '.1f')} s with the MLP and "
-        f"{ends(lenet, '.1f')} s with LeNet-5"
+        f"any of the {len(mlp)} methods that were measured, with its evaluation, takes {ends(mlp, '.1f')} s with the "
+        f"MLP and {ends(lenet, '.1f')} s with LeNet-5"
     )
 
 
