@@ -167,8 +167,8 @@ def speed() -> str:
     said += "\n\n" + wrapped(
         "On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes "
         f"{h200['fedavg']} (FedAvg) and {h200['fedrep']} (FedRep), and one of 10,000 takes {h200['many']} (FedRep); "
-        f"the {len(compared)} methods that differ in more than participation agree there with the CPU on a small MLP, "
-        "in full precision. On one NVIDIA H100 a loop over 100 clients that is compiled with JAX takes "
+        f"{len(compared)} methods agree there with the CPU on a small MLP, in full precision; those that came later "
+        "were not run there. On one NVIDIA H100 a loop over 100 clients that is compiled with JAX takes "
         f"{jax_avg} (FedAvg) and {jax_rep} (FedRep) times as long as a round, one in PyTorch {torch_avg} times "
         "(FedAvg) ([GPUs](benchmarks.md#on-a-gpu))."
     )
@@ -190,7 +190,7 @@ def gpu_rounds() -> dict[str, str]:
 
 
 def gpu_loops() -> list[float]:
-    """How long loops over clients take on an H100, by a round: FedAvg and FedRep in JAX, FedAvg in PyTorch."""
+    """Times of loops over clients on an H100, in rounds: FedAvg and FedRep in JAX, FedAvg in PyTorch."""
     return [
         case["result"]["rival_over_ours"]["median"]
         for case in measured("gpu-h100-4")["cases"].values()
@@ -205,17 +205,17 @@ def compile_seconds(model: str) -> list[float]:
 
 
 def compile_times() -> str:
-    """How long programs take to compile."""
+    """Seconds to compile, of the methods that were measured."""
     mlp = compile_seconds("mlp")
     lenet = compile_seconds("lenet5")
     return (
-        f"any of {len(mlp)} methods with its evaluation takes {ends(mlp, '.1f')} s with the MLP and "
-        f"{ends(lenet, '.1f')} s with LeNet-5"
+        f"any of the {len(mlp)} methods that were measured, with its evaluation, takes {ends(mlp, '.1f')} s with the "
+        f"MLP and {ends(lenet, '.1f')} s with LeNet-5"
     )
 
 
 def speed_in_short() -> str:
-    """What the front page says of speed."""
+    """Speed in a paragraph, for the front page."""
     fedavg = pair("FedAvg round", LOOP)
     fedrep = pair("FedRep round", LOOP)
     cached = pair("FedRep round", CACHED)

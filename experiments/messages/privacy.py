@@ -5,9 +5,9 @@
 The setting is that of setting.py. A client's message is clipped to norm 1, and the server adds noise of z times that to
 the sum. The sum is divided by the expected cohort; for doubling cohorts either by all clients, as in the algorithm of
 McMahan et al. (2018), or by the size of each stage, which no data decide. Epsilon is that of
-srp.messages.Private.epsilon, with and without amplification by sampling. Behind the gate FedRep's and SRPFL's
-evaluation starts from the initial head, since the mean of heads is never noised; without the gate it starts from the
-mean head.
+srp.messages.Private.epsilon, with and without amplification by sampling. Private runs of FedRep and SRPFL are judged
+from the initial head, since the mean of heads is never noised; the runs that are not private are judged from the mean
+head.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ DOUBLING = {"participation": "doubling", "initial": 5, "rounds_per_stage": 5}
 RUNS: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "FedRep, everybody": ("fedrep", {"participation": "full"}, NUM_CLIENTS),
     "FedRep, 10 at random": ("fedrep", {"participation": "uniform", "k": 10}, 10),
-    "SRPFL, over all": ("fedrep", DOUBLING, NUM_CLIENTS),
-    "SRPFL, over the stage": ("fedrep", DOUBLING, None),
+    "SRPFL, divided by 50": ("fedrep", DOUBLING, NUM_CLIENTS),
+    "SRPFL, divided by the cohort": ("fedrep", DOUBLING, None),
     "FedAvg-FT, everybody": ("fedavg_ft", {"participation": "full"}, NUM_CLIENTS),
     "FedAvg-FT, 10 at random": ("fedavg_ft", {"participation": "uniform", "k": 10}, 10),
 }
 
 
 def measure(seeds: range, num_rounds: int) -> Results:
-    """Return for each run, without the gate and at each noise, accuracies, times to the target and epsilon."""
+    """Return for each run, not private and at each noise, accuracies, times to the target and epsilon."""
     data = digits()
 
     def of_seeds(method: srp.Method) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def measure(seeds: range, num_rounds: int) -> Results:
     results: Results = {}
     for name, (method_name, options, denominator) in RUNS.items():
         plain = srp.methods.get(method_name, dataset=data, **MODEL, **options)
-        results[name] = {"no gate": of_seeds(plain)}
+        results[name] = {"not private": of_seeds(plain)}
         for noise in NOISES:
             private = srp.messages.Private(
                 plain.algorithm,
@@ -85,27 +85,35 @@ def privacy(method: srp.Method, num_rounds: int) -> dict[str, Any]:
     }
 
 
-COLORS = (curves.BLUE, curves.GREEN, curves.ORANGE, "tab:red", "tab:purple", "tab:brown")
+STYLES = {  # color and line; a method has one color
+    "FedRep, everybody": (curves.BLUE, "o--"),
+    "FedRep, 10 at random": (curves.BLUE, "s:"),
+    "SRPFL, divided by 50": (curves.ORANGE, "o-"),
+    "SRPFL, divided by the cohort": (curves.ORANGE, "s-."),
+    "FedAvg-FT, everybody": (curves.PINK, "o--"),
+    "FedAvg-FT, 10 at random": (curves.PINK, "s:"),
+}
 
 
 def draw(results: Results) -> Figure:
     """Draw the mean final accuracy over epsilon, with amplification where it holds."""
-    figure, axes = curves.panels(1, width=6.0)
-    for (name, of_run), color in zip(results.items(), COLORS, strict=True):
+    figure, axes = curves.panels(1, width=6.4, height=4.4)
+    for name, of_run in results.items():
         points = []
         for noise in NOISES:
             at_noise = of_run[f"{noise:g}"]
             if np.isfinite(float(at_noise["epsilon"])):
                 points.append((at_noise["epsilon"], np.mean(at_noise["accuracy"])))
         points.sort()
-        axes[0].plot(*zip(*points, strict=True), "o-", color=color, label=name)
+        color, line = STYLES[name]
+        axes[0].plot(*zip(*points, strict=True), line, color=color, label=name)
     axes[0].set(
         xscale="log",
         xlabel=f"epsilon at delta = {DELTA:g}",
         ylabel="final accuracy",
-        title="Digits, 50 clients, clip 1",
     )
-    axes[0].legend(frameon=False, fontsize=8)
+    caption = "digits, 50 clients, clip 1; right: z = 1, left: z = 3; mean over the seeds"
+    curves.legend(figure, axes, 2, caption)
     return figure
 
 

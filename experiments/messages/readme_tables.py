@@ -97,7 +97,7 @@ def sentence() -> str:
 
 
 def privacy() -> str:
-    """Accuracy, time to the target and epsilon of each private run, and of the run without the gate."""
+    """Accuracy, time to the target and epsilon of each private run, and of the run that is not private."""
     found = load_results("messages/results/privacy.json")
     head = ["run", "z", "final %", f"time to {100 * PRIVATE_TARGET:g} %", "epsilon"]
     rows = [[*head, "without amplification"]]
@@ -118,7 +118,7 @@ PARTS = {
     "latencies": latencies,
     "privacy": privacy,
 }
-OF_MANUAL = {"tie": sentence, "uploads": PARTS["uploads"], "privacy": privacy}
+OF_MANUAL = {"tie": sentence, "uploads": PARTS["uploads"]}
 PAGES = {
     HERE / "README.md": PARTS,
     HERE.parents[1] / "docs/messages.md": OF_MANUAL,

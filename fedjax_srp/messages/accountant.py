@@ -1,4 +1,4 @@
-"""What the noised sums of a run give away about a client: epsilon, by the library dp-accounting."""
+"""Accountant of private runs: epsilon of noised sums, by the library dp-accounting."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ class Private(Wrapper):
         return phase._replace(broadcast=broadcast, client=client, server=server)
 
     def _references(self, message: PyTree, download: PyTree) -> PyTree:
-        """What each array of a message is compared with: the download's part, or zeros; None for `Uncharged` parts."""
+        """Return each array's reference: its part of the download, or zeros; None for `Uncharged` parts."""
         known = None if self.sends_changes else charged(download)
         units, structure, references = units_of(message, known)
         bases = []

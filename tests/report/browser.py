@@ -32,7 +32,7 @@ SECONDS = 120.0  # for an answer, on a machine that has much else to do
 
 
 def is_skipped() -> bool:
-    """Whether tests in a browser are skipped; with NEEDS_CHROMIUM=1 they fail instead."""
+    """Return True if tests in a browser are skipped; with NEEDS_CHROMIUM=1 they fail instead."""
     return CHROMIUM is None and not os.environ.get("NEEDS_CHROMIUM")
 
 
