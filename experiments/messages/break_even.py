@@ -104,15 +104,13 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
                 points.sort()
                 label = f"{100 * latency:g} % of C is latency"
                 ax.plot(*zip(*points, strict=True), "o", color=color, label=label)
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlabel="compression: uncoded over coded bytes",
-            title=title,
-        )
+        ax.set(xlabel="compression: uncoded over coded bytes", title=title)
+        if ax.lines:  # there are ties
+            ax.loglog()
     axes[0].set_ylabel("C at which doubling and everybody tie")
     figure.suptitle("FedRep on digits, a point for each code", fontsize=11)
-    axes[0].legend(frameon=False, fontsize=8)
+    if axes[0].lines:
+        axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
