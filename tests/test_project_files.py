@@ -1,5 +1,6 @@
 """Files around the package agree with each other."""
 
+import ast
 import re
 import sys
 import tomllib
@@ -55,3 +56,24 @@ def test_the_page_on_installation_names_every_extra_that_users_install():
         each for found in re.findall(r'"\.\[(.+?)\]"', text) for each in found.split(",")
     }
     assert named == {*PROJECT["optional-dependencies"]} - {"dev", "docs"}
+
+
+def docstrings(path):
+    """Yield the docstrings of a file, with the names of what they describe."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", path.name), text
+
+
+def test_norms_in_docstrings_are_code():
+    """Sphinx, which the manual's build meets minutes later, takes |w| for a reference."""
+    found = []
+    for path in sorted((ROOT / "fedjax_srp").rglob("*.py")):
+        for name, text in docstrings(path):
+            prose = re.sub(r"`[^`]*`", "", text)
+            lines = [line for line in prose.splitlines() if ">>>" not in line]
+            if any(re.search(r"(?<![\w|])\|[^\s|]", line) for line in lines):
+                found.append(f"{path.stem}: {name}")
+    assert not found

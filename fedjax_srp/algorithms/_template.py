@@ -57,7 +57,7 @@ class Template(ExampleAlgorithm):
     """FedAvg with a personal bias on the outputs of the shared model.
 
     FedSim (Pillutla et al., 2022) with the smallest personal part: a client descends
-    f_i(w, b_i) + (penalty / 2) |b_i|^2 in both at once and sends w alone.
+    `f_i(w, b_i) + (penalty / 2) |b_i|^2` in both at once and sends w alone.
 
     Evaluations: `fine_tune` (the default), the last cohort's mean bias trained on the
     client under the shared model; `own_bias`, the client's bias as it last left it;

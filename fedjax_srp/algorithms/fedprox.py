@@ -21,7 +21,7 @@ from fedjax_srp.parts.part import part
 
 
 def proximal_gradient(mu: Array | float, center: PyTree) -> Gradient:
-    """Gradient of an objective plus (mu / 2) |w_i - w|^2; `center` is w."""
+    """Gradient of an objective plus `(mu / 2) |w_i - w|^2`; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
         # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)

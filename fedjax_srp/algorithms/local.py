@@ -194,7 +194,7 @@ def mean_loss(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples) ->
 
 
 def square_norm(tree: PyTree) -> Array:
-    """|w|^2, over all leaves, () float."""
+    """The squared norm over all leaves, () float."""
     return jnp.asarray(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 

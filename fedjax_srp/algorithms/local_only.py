@@ -21,7 +21,7 @@ from fedjax_srp.parts.part import part
 
 
 class LocalOnlyServerState(NamedTuple):
-    """The initial model w_0, and the mean |w_i|^2 of the last cohort.
+    """The initial model w_0, and the mean squared norm of the last cohort.
 
     Divergence shows in the norm.
     """

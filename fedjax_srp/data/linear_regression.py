@@ -18,7 +18,7 @@ from fedjax_srp.parts.pytrees import register, take
 
 
 class Curvature(NamedTuple):
-    """Curvature of a mean loss: mu |v|^2 <= v' H v <= L |v|^2 for its Hessian H."""
+    """Curvature of a mean loss: `mu |v|^2 <= v' H v <= L |v|^2` for its Hessian H."""
 
     mu: float  # strong convexity
     smoothness: float  # L

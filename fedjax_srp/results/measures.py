@@ -78,7 +78,7 @@ class Participation(NamedTuple):
 
 
 def participation(rounds: np.ndarray) -> Participation:
-    """Return Gini's coefficient, sum_ij |r_i - r_j| / (2 M sum_i r_i), and the share of zeros, of (M,) counts."""
+    """Return Gini's coefficient, `sum_ij |r_i - r_j| / (2 M sum_i r_i)`, and the share of zeros, of (M,) counts."""
     total = int(rounds.sum())
     if not total:
         return Participation(math.nan, 1.0)
