@@ -49,6 +49,7 @@ GRADIENT_NORM = "global_grad_norm"  # a metric, see `ParticipationPolicy`
 STAGE_COMPLETED = "stage_completed"  # a metric, see `ParticipationPolicy.metrics`
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
 NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
+CLIENT_GRADIENT_NORM = "grad_norm"  # a report, see `ParticipationPolicy`
 WASTED_TIME = "wasted_time"  # a metric, see `Cohort.asked`
 # An info: the share of `bytes_up` and `bytes_down` that a client sends and receives.
 MESSAGE_SHARE = "message_share"
@@ -417,8 +418,9 @@ class ParticipationPolicy:
 
     Attributes:
         needs: names of what participants report: `training_loss`, the mean loss of their local training (nan without a
-            step); `num_examples`, of their training data; or an `info` of the algorithm's first pass. `update` gets
-            each as `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
+            step); `num_examples`, of their training data; with `needs_global_gradient` `grad_norm`, the norm of their
+            gradient at the new model; or an `info` of the algorithm's first pass. `update` gets each as
+            `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
         needs_global_gradient: compute `RoundInfo.global_grad_norm`, also a metric; one more gradient per participant.
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """

@@ -144,7 +144,13 @@ OF_CLASS |= {
     messages.RandomK: {"values": None},
     messages.LowRank: {"values": None},
 }
-ABSTRACT = {messages.Codec, models.SplitModel, clocks.Distribution, clocks.Availability}
+ABSTRACT = {
+    messages.Codec,
+    models.SplitModel,
+    clocks.Distribution,
+    clocks.Availability,
+    participation.GrowthRule,
+}
 ROOMS = (algorithms, participation, clocks, messages, models)
 PARTS = [
     vars(room)[name]

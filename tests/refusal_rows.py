@@ -624,6 +624,15 @@ PARTS = {
         {"initial": 11},
         initial=4,
     ),
+    "growing": policy(
+        participation.Growing,
+        {"initial": 1},
+        {"initial": 11},
+        {"pool": 11, "initial": 2},
+        {"pool": 3, "initial": 4},
+        *each("rule", ("normtest", "Doubling()", participation.Full())),
+        initial=4,
+    ),
     "statistical accuracy": policy(
         participation.StatisticalAccuracy,
         {"accuracy_constant": None, "strong_convexity": 1.0},

@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from fedjax_srp.base import (
+    CLIENT_GRADIENT_NORM,
     GRADIENT_NORM,
     NUM_EXAMPLES,
     TRAINING_LOSS,
@@ -454,6 +455,8 @@ def _check_reports(
     reports = {TRAINING_LOSS, *output.info}
     if isinstance(train, Examples):
         reports.add(NUM_EXAMPLES)
+    if policy.needs_global_gradient:
+        reports.add(CLIENT_GRADIENT_NORM)
     if isinstance(policy.needs, str):
         raise ValueError(
             f"policy {policy.name!r}: needs={policy.needs!r} is a text; give {(policy.needs,)!r}"

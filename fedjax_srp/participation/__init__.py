@@ -11,6 +11,14 @@ from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.participation.fastest import Fastest
 from fedjax_srp.participation.full import Full
+from fedjax_srp.participation.growing import (
+    GradientDiversity,
+    Growing,
+    GrowthRule,
+    LossPlateau,
+    NormTest,
+    Verdict,
+)
 from fedjax_srp.participation.oort import Oort
 from fedjax_srp.participation.partial_work import PartialWork
 from fedjax_srp.participation.power_of_choice import PowerOfChoice
@@ -25,10 +33,16 @@ __all__ = [
     "Doubling",
     "Fastest",
     "Full",
+    "GradientDiversity",
+    "Growing",
+    "GrowthRule",
+    "LossPlateau",
+    "NormTest",
     "Oort",
     "PartialWork",
     "PowerOfChoice",
     "StatisticalAccuracy",
     "Tiered",
     "Uniform",
+    "Verdict",
 ]

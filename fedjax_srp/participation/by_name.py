@@ -12,6 +12,13 @@ from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.participation.fastest import Fastest
 from fedjax_srp.participation.full import Full
+from fedjax_srp.participation.growing import (
+    GradientDiversity,
+    Growing,
+    GrowthRule,
+    LossPlateau,
+    NormTest,
+)
 from fedjax_srp.participation.oort import Oort
 from fedjax_srp.participation.partial_work import PartialWork
 from fedjax_srp.participation.power_of_choice import PowerOfChoice
@@ -42,6 +49,7 @@ CLASSES = (
     Doubling,
     Fastest,
     Full,
+    Growing,
     Oort,
     PartialWork,
     PowerOfChoice,
@@ -50,6 +58,9 @@ CLASSES = (
     Uniform,
 )
 _CONSTRUCTORS: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
+_RULES: dict[str, Any] = {
+    cls.__name__: cls for cls in (GradientDiversity, LossPlateau, NormTest)
+}
 POLICIES: Registry[Callable[..., ParticipationPolicy]] = Registry(
     "participation",
     {cls.name: cls for cls in _CONSTRUCTORS.values()} | {"full": everybody},
@@ -102,11 +113,17 @@ def read_policy(text: str, num_clients: int | None = None) -> ParticipationPolic
     policy = read_part(
         "participation",
         text,
-        _CONSTRUCTORS | POLICIES,
+        _CONSTRUCTORS | _RULES | POLICIES,
         remedy,
         num_clients=num_clients,
     )
     return as_annotated("participation", policy, ParticipationPolicy)
 
 
+def _read_rule(text: str) -> GrowthRule:
+    remedy = "give e.g. NormTest(0.5) or LossPlateau(patience=3), see srp.participation"
+    return as_annotated("rule", read_part("rule", text, _RULES, remedy), GrowthRule)
+
+
 reads_texts(ParticipationPolicy, "participation", read_policy)
+reads_texts(GrowthRule, "rule", _read_rule)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import (
+    CLIENT_GRADIENT_NORM,
     GRADIENT_NORM,
     NUM_EXAMPLES,
     TRAINING_LOSS,
@@ -430,11 +431,14 @@ def one_round(
     if record_loss:
         metrics[TRAINING_LOSS] = trained.loss
     global_grad_norm = jnp.full((), jnp.nan)
+    records = trained.records
     if policy.needs_global_gradient:
         criterion = _gradient_phase(algorithm)
-        mean_gradient, _ = run_phase(criterion, server, clients, *of_round)
+        report = functools.partial(_gradient_reports, policy.needs)
+        mean_gradient, judged = run_phase(criterion, server, clients, *of_round, report)
         global_grad_norm = _norm(mean_gradient)
         metrics[GRADIENT_NORM] = global_grad_norm
+        records = records | judged.records
 
     communicates = algorithm.charges.communicates
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
@@ -451,7 +455,7 @@ def one_round(
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=metrics,
-        reports=_by_client_id(trained.records, cohort, layout),
+        reports=_by_client_id(records, cohort, layout),
     )
     policy_state = policy.update(policy_state, round_info)
     of_policy = jax.tree.map(as_float, as_arrays(policy.metrics(policy_state)))
@@ -504,9 +508,18 @@ def _reports(
             loss = output.loss
             assert loss is not None
             reports[name] = jnp.where(loss.steps > 0, loss.mean, jnp.nan)
-        else:
+        elif name != CLIENT_GRADIENT_NORM:  # see `_gradient_reports`
             reports[name] = jnp.asarray(output.info[name])
     return {name: report.astype(float) for name, report in reports.items()}
+
+
+def _gradient_reports(
+    needs: tuple[str, ...], output: ClientOutput, client_data: ClientData
+) -> dict[str, Array]:
+    """The report of one participant that follows from its gradient at the new model."""
+    if CLIENT_GRADIENT_NORM not in needs:
+        return {}
+    return {CLIENT_GRADIENT_NORM: _norm(output.message)}
 
 
 def _by_client_id(

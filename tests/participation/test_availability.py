@@ -61,6 +61,7 @@ class Choice:
 
     def __init__(self, policy):
         self.policy, self.stage, self.losses = policy, 0, np.full(N, np.inf)
+        self.best = np.inf  # loss of the stage
 
     def drawn(self, key, available, size):
         if size == N:
@@ -95,6 +96,8 @@ class Choice:
                 if policy.by == "realised"
                 else Asked(fastest(expected, asked, size))
             )
+        if name == "growing":
+            return Asked(available, min(policy.initial * 2**self.stage, N))
         if name == "tiered":
             tier, ids = int(metrics["tier"]), fastest(expected, range(N))
             size = N // policy.tiers
@@ -125,6 +128,12 @@ class Choice:
         self.losses[reported] = losses[reported]
         if self.policy.name == "statistical_accuracy" and reported:
             self.stage = min(self.stage + 1, 3)
+        if self.policy.name == "growing" and reported:
+            loss = losses[reported].mean()
+            if loss < self.best * (1 - 1e-4):
+                self.best = loss
+            else:
+                self.stage, self.best = min(self.stage + 1, 3), np.inf
 
 
 POLICIES = {
@@ -136,6 +145,7 @@ POLICIES = {
     "doubling": participation.Doubling(2, 4),
     "doubling_pool": participation.Doubling(2, 4, pool=9),
     "doubling_expected": participation.Doubling(2, 4, by="expected"),
+    "growing": participation.Growing(2, participation.LossPlateau(patience=0)),
     "tiered": participation.Tiered(3, tiers=3),
     "power_of_choice": participation.PowerOfChoice(3, candidates=6),
     "partial_work": participation.PartialWork(4, on_time=0.4),

@@ -19,6 +19,7 @@ POLICIES = [
     participation.Fastest(7),
     participation.Fastest(7, pool=12),
     participation.Doubling(3, 2, pool=10),
+    participation.Growing(3, participation.LossPlateau()),
     participation.PartialWork(1),
     participation.StatisticalAccuracy(3, by="realised"),
     participation.Deadline(0.8, policy=participation.Uniform(15)),
