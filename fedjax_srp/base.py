@@ -159,7 +159,7 @@ class Phase(NamedTuple):
     client: ClientFunction
     server: ServerFunction  # `unchanged` for a phase that changes clients only
     exchange: Exchange | None = None  # None: every participant gets the broadcast
-    # "next": those that begin a job, see `Cohort.next_ids`.
+    # "next": those that begin a job, see `Cohort.next_ids`; before the first phase where there are `Cohort.jobs`.
     over: Literal["participants", "next"] = "participants"
     # A pass of the start whose time is charged, see `FederatedAlgorithm.start_phases`.
     charged: bool = False
@@ -375,6 +375,19 @@ class ClientTimes(NamedTuple):
     by_work: Array | None = None
 
 
+class Jobs(NamedTuple):
+    """Jobs where rounds overlap and clients come and go: those that begin in a round, and those that end in vain.
+
+    A participant may have left since it delivered, and its job has the times of the round in which it began.
+    """
+
+    # (num_clients,) int32: the first `size` begin a job, with the server's model at the beginning of the round
+    client_ids: Array
+    size: Array  # () int32
+    # () float: time worked in this round on jobs whose clients leave too early, the metric `wasted_time`
+    wasted: Array
+
+
 class Cohort(NamedTuple):
     """The participants: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
@@ -391,6 +404,8 @@ class Cohort(NamedTuple):
     asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`
     # (pool,) int32, clients that begin a job after this round; None: the participants
     next_ids: Array | None = None
+    # under clocks with availability, where rounds overlap: jobs that begin in this round, and none after it
+    jobs: Jobs | None = None
 
 
 class RoundInfo(NamedTuple):

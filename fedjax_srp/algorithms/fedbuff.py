@@ -37,10 +37,10 @@ class FedBuff(GlobalModel):
     For `participation.Buffered(k)`, where a round is a server step. A client trains from
     the model that it downloaded when its job began, and downloads a new one after the
     server step that uses its update. The staleness tau is the number of rounds in
-    between, all of them server steps except those without reports (clients can fail only
-    under other policies than `Buffered`); its mean over the updates is recorded as
-    `staleness`. The batches are drawn for the round that uses the update. With `Full`,
-    where tau = 0, and a server step size of 1 this is `FedAvg`.
+    between, all of them server steps except those without reports, where clients fail;
+    its mean over the updates is recorded as `staleness`. The batches are drawn for the
+    round that uses the update. With `Full`, where tau = 0, and a server step size of 1
+    this is `FedAvg`.
 
     The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`.
     `FedAsync` moves towards the client's model; here w moves by w_i - w_stale.

@@ -37,6 +37,7 @@ from fedjax_srp.base import (
     Examples,
     FederatedAlgorithm,
     FederatedSource,
+    Jobs,
     ParticipationPolicy,
     Phase,
     PyTree,
@@ -544,19 +545,19 @@ def check_policy(
     name = f"policy {policy.name!r}"
     key = abstract_key()
     num_clients = times.realised.shape[0]
-    if policy.asynchronous and times.available is not None:
-        raise ValueError(
-            f"{name}: rounds overlap, and a client that leaves would take its job along; use a clock under which "
-            "all clients are available, or a policy whose rounds do not overlap"
-        )
     init = lambda policy, key: policy.init(key, num_clients)
     state = _traced(f"{name}: init", init, policy, key).shapes
     selected = _result(name, policy, "select", key, state, times)
     cohort = _first_of_pair(f"{name}: select", Cohort, selected, state)
     _check_cohort(name, cohort, num_clients)
+    if policy.asynchronous and times.available is not None and cohort.jobs is None:
+        raise ValueError(
+            f"{name}: rounds overlap, and a client that leaves takes its job along; return Cohort.jobs as Buffered "
+            "does, or use a clock under which all clients are available"
+        )
     if policy.needs_global_gradient:
         metrics = _joined(name, metrics, {GRADIENT_NORM: _float()})
-    if cohort.asked is not None:
+    if cohort.asked is not None or cohort.jobs is not None:
         metrics = _joined(name, metrics, {WASTED_TIME: _float()})
     info = RoundInfo(
         round=INTEGER,
@@ -585,7 +586,8 @@ def _check_cohort(name: str, cohort: Cohort, num_clients: int) -> None:
     _require(is_pool, what, cohort.client_ids, f"be (pool,), at most {num_clients}")
     ids = _shape(jnp.int32, *pool)
     expected = Cohort(ids, INTEGER, ids, INTEGER)
-    optional = {"duration": _float(), "asked": INTEGER, "next_ids": ids}
+    jobs = Jobs(_shape(jnp.int32, num_clients), INTEGER, _float())
+    optional = {"duration": _float(), "asked": INTEGER, "next_ids": ids, "jobs": jobs}
     for field, shape in optional.items():
         if getattr(cohort, field) is not None:
             expected = expected._replace(**{field: shape})

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, draw, k_fastest, make_cohort
+from fedjax_srp.participation.cohorts import (
+    available_among,
+    check_at_most,
+    draw,
+    jobs_of,
+    k_fastest,
+    make_cohort,
+    random_floats,
+)
 from fedjax_srp.parts.part import Count, part
 
 
@@ -20,12 +28,30 @@ class BufferedState(NamedTuple):
 
     # (num_clients,) float, time until the client's job ends; unused if a job begins
     remaining: Array
-    # (num_clients,) bool: clients that begin a job now, with the time of this round
+    # (num_clients,) bool: clients that begin a job now, with the time of this round; under a clock
+    # with availability those that wait for one, as soon as they are available
     begins: Array
-    busy: Array | None = None  # (num_clients,) bool: busy clients; None: all
-    drawn: Array | None = (
-        None  # (k - 1,) int32: clients that begin at the next deliveries, in order
-    )
+    # (num_clients,) bool: the client leaves at the end of `remaining`, before its job is done
+    fails: Array
+    # (num_clients,) bool: clients with a job; None: all, except those of `begins`
+    busy: Array | None = None
+    # (k - 1,) int32: clients that begin at the next deliveries, in order; unused under a clock with
+    # availability
+    drawn: Array | None = None
+
+
+class _Events(NamedTuple):
+    """The jobs within a round with availability, after some of its events; times since it began."""
+
+    now: Array  # () float, time of the last event
+    busy: Array  # (num_clients,) bool: clients with a job
+    waiting: Array  # (num_clients,) bool: clients that can be drawn
+    begun: Array  # (num_clients,) bool: clients that began a job in this round
+    since: Array  # (num_clients,) float, beginning of the client's job; 0 if before the round
+    ends: Array  # (num_clients,) float, when its job is done, or the client leaves
+    fails: Array  # (num_clients,) bool: it leaves before
+    delivered: Array  # (k,) int32: the first `size`, in order of arrival
+    size: Array  # () int32
 
 
 @part
@@ -46,6 +72,15 @@ class Buffered(ParticipationPolicy):
     delivers, another one, drawn uniformly from the idle clients, begins at once with the server's
     current model, so that slow clients begin about as often as fast ones; a client that has
     delivered can be drawn again after the server step.
+
+    Where clients come, go and fail, a client begins a job at the first server step at which it is
+    available, with the model of that step. Its job is lost when it leaves before it is done, as the
+    clock says in the round in which the job begins; the server notices at that moment. With
+    `concurrency` another available client then begins at once, as after a delivery. A client that
+    leaves after its delivery counts, but gets the new model only when it is back. If fewer than k
+    jobs can still be delivered, the server steps with those; without any the round is empty. Of a
+    job that begins within a round, a failure of `clocks.Failing` counts from the round's beginning.
+    The metric `wasted_time` is how long clients worked in a round on jobs that will be lost.
 
     A communication cost changes the order of arrivals, so none can be added afterwards: give it to
     the clock, `clocks.Fixed(..., communication=10)`.
@@ -76,43 +111,48 @@ class Buffered(ParticipationPolicy):
     @override
     def init(self, key: Key, num_clients: int) -> BufferedState:
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
+        no_time = jnp.zeros(num_clients)
+        no_client = jnp.zeros(num_clients, jnp.bool_)
         if self.concurrency is None:
-            everyone = jnp.ones(num_clients, jnp.bool_)
-            return BufferedState(remaining=jnp.zeros(num_clients), begins=everyone)
+            return BufferedState(no_time, begins=~no_client, fails=no_client)
         check_at_most(
             "buffered: concurrency",
             self.concurrency,
             "num_clients - k + 1",
             num_clients - self.k + 1,
         )
-        no_client = jnp.zeros(num_clients, jnp.bool_)
         drawn = draw(key, num_clients, self.concurrency + self.k - 1)
         begins = no_client.at[drawn[: self.concurrency]].set(True)
         later = drawn[self.concurrency :]
-        return BufferedState(jnp.zeros(num_clients), begins, busy=no_client, drawn=later)
+        return BufferedState(no_time, begins, no_client, busy=no_client, drawn=later)
 
     @override
     def select(
         self, key: Key, state: BufferedState, times: ClientTimes
     ) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first."""
+        if times.available is not None:
+            return self._among_present(key, state, times)
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
         if state.busy is not None:
             busy = state.busy | state.begins
-            return self._replacing(key, busy, remaining, jnp.asarray(state.drawn), times)
+            return self._replacing(
+                key, state._replace(busy=busy, remaining=remaining), times
+            )
         # d = the k-th smallest r_i
         client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
         # r_i <- r_i - d
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
         cohort = make_cohort(client_ids)._replace(duration=duration)
-        return cohort, BufferedState(remaining - duration, begins)
+        return cohort, state._replace(remaining=remaining - duration, begins=begins)
 
     def _replacing(
-        self, key: Key, busy: Array, remaining: Array, drawn: Array, times: ClientTimes
+        self, key: Key, state: BufferedState, times: ClientTimes
     ) -> tuple[Cohort, BufferedState]:
         """Select the k jobs that end first, where another client begins at each end."""
+        busy = jnp.asarray(state.busy)
 
         def end(busy: Array, remaining: Array) -> tuple[Array, Array]:
             client = jnp.argmin(jnp.where(busy, remaining, jnp.inf)).astype(jnp.int32)
@@ -127,7 +167,10 @@ class Buffered(ParticipationPolicy):
             ends = remaining[client] + times.realised[new]
             return (busy.at[new].set(True), remaining.at[new].set(ends)), client
 
-        (busy, remaining), delivered = jax.lax.scan(replace, (busy, remaining), drawn)
+        jobs = (busy, state.remaining)
+        (busy, remaining), delivered = jax.lax.scan(
+            replace, jobs, jnp.asarray(state.drawn)
+        )
         last, busy = end(busy, remaining)
         duration = remaining[last]
         # for the next round: the first begins at the server step, the others as clients deliver
@@ -136,4 +179,82 @@ class Buffered(ParticipationPolicy):
         cohort = make_cohort(jnp.append(delivered, last))
         cohort = cohort._replace(duration=duration, next_ids=drawn)
         remaining = jnp.where(busy, remaining - duration, 0)
-        return cohort, BufferedState(remaining, begins, busy, drawn=drawn[1:])
+        return cohort, BufferedState(remaining, begins, state.fails, busy, drawn[1:])
+
+    def _among_present(
+        self, key: Key, state: BufferedState, times: ClientTimes
+    ) -> tuple[Cohort, BufferedState]:
+        """Select the k jobs that end first, where clients come, go and fail."""
+        busy = ~state.begins if state.busy is None else state.busy
+        num_clients = busy.shape[0]
+        priority = random_floats(key, num_clients)
+        stays = jnp.asarray(times.stays)
+        no_client = jnp.zeros_like(busy)
+
+        def with_job(events: _Events, begins: Array) -> _Events:
+            """Let flagged clients begin a job now."""
+            # e_i <- min(t + T_i, s_i)
+            done = events.now + times.realised
+            return events._replace(
+                busy=events.busy | begins,
+                waiting=events.waiting & ~begins,
+                begun=events.begun | begins,
+                since=jnp.where(begins, events.now, events.since),
+                ends=jnp.where(begins, jnp.minimum(done, stays), events.ends),
+                fails=jnp.where(begins, done > stays, events.fails),
+            )
+
+        def ends_of(events: _Events) -> Array:
+            return jnp.where(events.busy, events.ends, jnp.inf)
+
+        def goes_on(events: _Events) -> Array:
+            return (events.size < self.k) & jnp.isfinite(ends_of(events).min())
+
+        def next_event(events: _Events) -> _Events:
+            client = jnp.argmin(ends_of(events)).astype(jnp.int32)
+            place = jnp.where(events.fails[client], self.k, events.size)
+            events = events._replace(
+                now=events.ends[client],
+                busy=events.busy.at[client].set(False),
+                delivered=events.delivered.at[place].set(client, mode="drop"),
+                size=events.size + (place < self.k).astype(jnp.int32),
+            )
+            # another client begins at once, but for the last delivery, after which the server steps
+            can_begin = events.waiting & (stays > events.now) & (events.size < self.k)
+            new = jnp.argmax(jnp.where(can_begin, priority, -jnp.inf))
+            return with_job(events, no_client.at[new].set(can_begin[new]))
+
+        # a job of the last round went on while the server waited for the first client
+        ends = jnp.maximum(state.remaining - jnp.asarray(times.wait), 0)
+        zero = jnp.zeros((), ends.dtype)
+        events = _Events(
+            now=zero,
+            busy=busy,
+            waiting=available_among(times, ~busy),
+            begun=no_client,
+            since=jnp.zeros_like(ends),
+            ends=ends,
+            fails=state.fails & busy,
+            delivered=jnp.zeros(self.k, jnp.int32),
+            size=jnp.int32(0),
+        )
+        first = events.waiting
+        if self.concurrency is not None:
+            drawn = draw(key, num_clients, self.concurrency, events.waiting)
+            free = self.concurrency - jnp.sum(busy, dtype=jnp.int32)
+            is_free = jnp.arange(self.concurrency, dtype=jnp.int32) < free
+            first = first & no_client.at[drawn].set(is_free)
+        events = jax.lax.while_loop(goes_on, next_event, with_job(events, first))
+
+        duration = events.now
+        worked = jnp.minimum(events.ends, duration) - events.since
+        wasted = jnp.sum(jnp.where(events.fails, worked, 0))
+        cohort = make_cohort(events.delivered, events.size)
+        cohort = cohort._replace(duration=duration, jobs=jobs_of(events.begun, wasted))
+        state = state._replace(
+            remaining=jnp.where(events.busy, events.ends - duration, 0),
+            fails=events.fails & events.busy,
+        )
+        if state.busy is None:
+            return cohort, state._replace(begins=~events.busy)
+        return cohort, state._replace(busy=events.busy)

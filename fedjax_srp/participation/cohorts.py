@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key
+from fedjax_srp.base import Array, ClientTimes, Cohort, Jobs, Key
 from fedjax_srp.parts.checks import INT32_MAX
 from fedjax_srp.parts.part import AtLeast
 
@@ -182,6 +182,12 @@ def closed_after(
         duration = jnp.maximum(gone, last_report)
     end = jnp.minimum(end, duration)
     return Cohort(client_ids, size, work, cohort.stage, duration=end, asked=asked)
+
+
+def jobs_of(begins: Array, wasted: Array) -> Jobs:
+    """Make the jobs of a round from flags of the clients that begin one, (num_clients,) bool."""
+    client_ids = jnp.argsort(~begins, stable=True).astype(jnp.int32)
+    return Jobs(client_ids, jnp.sum(begins, dtype=jnp.int32), wasted)
 
 
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:

@@ -57,9 +57,9 @@ class Oort(ParticipationPolicy):
 
     Choices that differ from the paper, or that it leaves open: U has the mean loss of the last
     local training instead of the root mean square of the examples' losses; utilities are capped at
-    their 95 % quantile; the pacer compares at the end of every `window` rounds; T begins at one
-    step. Clients are never excluded for frequent selection. A client that fails, or reports too
-    late for a `Deadline`, has not taken part in the round.
+    the 95 % quantile of the available clients; the pacer compares at the end of every `window`
+    rounds; T begins at one step. Clients are never excluded for frequent selection. A client that
+    fails, or reports too late for a `Deadline`, has not taken part in the round.
 
     The metric `preferred_duration` is T.
 
@@ -126,7 +126,7 @@ class Oort(ParticipationPolicy):
         raised = (ends & (before > now)) | (state.preferred == 0)
         preferred = state.preferred + jnp.where(raised, self.step, 0.0)
 
-        utility = self.utilities(state, preferred)
+        utility = self.utilities(state, preferred, known)
         # c * Util((1 - epsilon) K)
         num_old = self.k - num_new
         descending = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)
@@ -140,9 +140,15 @@ class Oort(ParticipationPolicy):
         cohort = request(restricted_to(times, picked), ids)
         return cohort, state._replace(times=times.realised, preferred=preferred)
 
-    def utilities(self, state: OortState, preferred: Array) -> Array:
-        """Return Util of all clients, (num_clients,) float; ignore it for new clients."""
-        known = state.last > 0
+    def utilities(
+        self, state: OortState, preferred: Array, known: Array | None = None
+    ) -> Array:
+        """Return Util of all clients, (num_clients,) float; ignore it for new clients.
+
+        `known`, (num_clients,) bool, marks those whose quantile caps it; None: all that have taken part.
+        """
+        if known is None:
+            known = state.last > 0
         most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
         since = (

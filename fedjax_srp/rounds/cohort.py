@@ -47,7 +47,12 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     }
     if cohort.asked is not None:
         faults[CohortFault.ASKED] = ((asked < cohort.size) | (asked > pool), asked)
-    if times.available is not None and times.stays is not None:
+    if times.available is not None and cohort.jobs is not None:
+        beginners = cohort.jobs.client_ids
+        begins = jnp.arange(num_clients, dtype=jnp.int32) < cohort.jobs.size
+        away = begins & ~times.available[beginners]
+        faults[CohortFault.CLIENT_AWAY] = (away.any(), beginners[jnp.argmax(away)])
+    elif times.available is not None and times.stays is not None:
         faults[CohortFault.CLIENT_AWAY] = first_client(works & ~times.available[ids])
         until = (1 + 1e-5) * times.stays[ids]
         leaves = takes_part(cohort) & (work_times(cohort, times) > until)

@@ -25,6 +25,7 @@ from fedjax_srp.base import (
     Exchange,
     FederatedAlgorithm,
     FederatedSource,
+    Jobs,
     Key,
     Participants,
     ParticipationPolicy,
@@ -415,8 +416,14 @@ def one_round(
     of_round = (cohort, context, data, root, layout)
 
     training, *more = algorithm.phases
+    server = state.server
+    clients = state.clients
+    if cohort.jobs is not None:
+        starts = [phase for phase in more if phase.over == "next"]
+        more = [phase for phase in more if phase.over != "next"]
+        server, clients = begin_jobs(starts, cohort.jobs, server, clients, *of_round)
     record = functools.partial(_reports, policy.needs)
-    server, trained = run_phase(training, state.server, state.clients, *of_round, record)
+    server, trained = run_phase(training, server, clients, *of_round, record)
     clients = trained.states
     info = dict(trained.info)
     for phase in more:
@@ -444,6 +451,8 @@ def one_round(
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
+    if cohort.jobs is not None:
+        metrics[WASTED_TIME] = cohort.jobs.wasted
     round_info = RoundInfo(
         round=state.round,
         stage=cohort.stage,
@@ -473,6 +482,27 @@ def one_round(
     )
     round_info = round_info._replace(metrics={**metrics, **of_policy}, reports={})
     return following, (round_info, cohort_fault(cohort, times))
+
+
+def begin_jobs(
+    phases: list[Phase],
+    jobs: Jobs,
+    server: PyTree,
+    states: PyTree,
+    cohort: Cohort,
+    context: RoundContext,
+    *of_round: Any,
+) -> tuple[PyTree, PyTree]:
+    """Run the phases over clients that begin a job in this round, as if at the end of the last one."""
+    work = jnp.ones_like(jobs.client_ids)
+    beginners = Cohort(jobs.client_ids, jobs.size, work, cohort.stage)
+    context = context._replace(round=context.round - 1, cohort_size=jobs.size)
+    for phase in phases:
+        new, result = run_phase(phase, server, states, beginners, context, *of_round)
+        keep = functools.partial(jnp.where, jobs.size > 0)  # a mean over nobody is nan
+        server = jax.tree.map(keep, new, server)
+        states = result.states
+    return server, states
 
 
 def end_of_round(

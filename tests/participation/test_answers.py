@@ -81,6 +81,32 @@ def test_oort_draws_new_clients_by_expected_speed_and_known_ones_by_utility(k):
         )
 
 
+@pytest.mark.parametrize("name", ["oort", "power_of_choice"])
+def test_scores_of_clients_that_are_away_change_nothing(name):
+    """The cap, the cutoff and the ranking are those of the clients that are available."""
+    if name == "oort":
+        policy = participation.Oort(1, explore=0.0, explore_least=0.0, cutoff=0.0)
+        state = policy.init(KEY, 8)._replace(
+            last=jnp.ones(8, jnp.int32), preferred=jnp.ones(())
+        )
+        scored = lambda scores: state._replace(utility=jnp.asarray(scores, dtype=float))
+    else:
+        policy = participation.PowerOfChoice(3, candidates=5)
+        scored = lambda scores: jnp.asarray(scores, dtype=float)
+    available = jnp.array([1, 1, 1, 1, 1, 0, 0, 0], bool)
+    times = random_times(8)._replace(
+        available=available, stays=jnp.full(8, jnp.inf), wait=jnp.zeros(())
+    )
+    present = [1.0, 1.0, 1.0, 1.0, 3.0]
+    drawn = []
+    for away in ([0.0] * 3, [1e6] * 3):
+        state_of = scored(present + away)
+        drawn.append(frequencies(policy, state_of, times, 400))
+    assert drawn[0].tolist() == drawn[1].tolist()
+    assert drawn[0][4] == drawn[0].max()
+    assert drawn[0][5:].tolist() == [0.0] * 3
+
+
 def oort_utilities(utility, last, duration, preferred, round, penalty):
     """Utilities of the clients that have taken part, from Algorithm 1 in plain Python."""
     known = [i for i in range(len(utility)) if last[i] > 0]

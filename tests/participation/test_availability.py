@@ -10,46 +10,15 @@ import pytest
 from algorithms.recorded_orders import stream
 from reference import arena
 from reference.arena import Asked
-from reference.small import made_algorithm, numbers, refused
+from reference.small import made_algorithm, numbers
+from worlds import COST, KEY, WORLDS, N, conditions
 
 import fedjax_srp as srp
 from fedjax_srp import ClientOutput, RoundInfo, clocks, named_key, participation
 from fedjax_srp.participation import cohorts
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, wasted_time
 
-N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25
-KEY = jax.random.key(3)
-rng = np.random.default_rng(0)
-EDGES = np.sort(rng.uniform(0, PERIOD, (N, 8)), axis=1)
-EDGES[:, 6:] = 0.0  # three intervals a client, and padding
-EDGES[1] = 0.0  # one client never comes
-EDGES[:, :] = np.where(
-    (EDGES > 15) & (EDGES < 19), 15.0, EDGES
-)  # and for a while no client is available
-PHASES = rng.uniform(size=N)
-TIMES = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.3, 1.0)), communication=COST)
-INTERVALS = clocks.Intervals(EDGES[:, ::2], EDGES[:, 1::2], PERIOD)
-WORLDS = {
-    "always": TIMES,
-    "failing": clocks.Failing(TIMES, 0.4),
-    "hardly": clocks.Failing(TIMES, 0.97),
-    "intervals": clocks.Available(TIMES, INTERVALS),
-    "day_and_night": clocks.Available(TIMES, clocks.DayNight(8.0, 0.2, PHASES)),
-    "markov": clocks.Available(TIMES, clocks.Markov(on=2.0, off=6.0)),
-    "intervals_failing": clocks.Failing(clocks.Available(TIMES, INTERVALS), 0.3),
-}
-
-
-def intervals_of(world):
-    """Intervals of every client and their period; None in worlds where these are random."""
-    if world.startswith("intervals"):
-        return [
-            list(zip(row[::2].tolist(), row[1::2].tolist(), strict=True)) for row in EDGES
-        ], PERIOD
-    if world == "day_and_night":
-        starts = ((-PHASES) % 1 * 8.0).tolist()
-        return [[(s, s + 1.6), (s - 8.0, s - 6.4)] for s in starts], 8.0
-    return None, None
+ROUNDS = 25
 
 
 def fastest(ranking, ids, size=None):
@@ -171,11 +140,6 @@ POLICIES = {
 
 
 @functools.cache
-def sampler(world):
-    return jax.jit(WORLDS[world].sample)
-
-
-@functools.cache
 def selector(name):
     policy = POLICIES[name]
 
@@ -197,28 +161,13 @@ def play(name, world):
     )
     state, clock_state = policy.init(key_policy, N), clock.init(key_clock, N)
     choice, now = Choice(policy), 0.0
-    plain_intervals, period = intervals_of(world)
     for number in range(ROUNDS):
         key, key_clock = (
             stream(KEY, stage, jnp.int32(number)) for stage in ("participation", "clock")
         )
-        times, clock_state = sampler(world)(key_clock, clock_state, jnp.asarray(now))
+        round_ = conditions(world, key_clock, clock_state, now)
+        times, clock_state, available, stays, wait = round_
         expected, realised = (np.asarray(value).tolist() for value in times[:2])
-        wait, stays, available = 0.0, [np.inf] * N, list(range(N))
-        if times.available is not None:
-            available, stays, wait = (
-                np.flatnonzero(times.available).tolist(),
-                times.stays.tolist(),
-                float(times.wait),
-            )
-        if plain_intervals is not None:  # computed without the clock
-            visits = [arena.presence(row, period, now) for row in plain_intervals]
-            wait = min(arrives for arrives, _ in visits)
-            available = [i for i in range(N) if visits[i][0] <= wait]
-            left = [visits[i][1] - wait for i in range(N)]
-            stays = (
-                np.minimum(left, stays).tolist() if world.endswith("failing") else left
-            )
         cohort, state, duration, wasted, fault = select(key, state, times)
         assert fault.tolist() == [0, 0]
         metrics = policy.metrics(state)
@@ -353,12 +302,6 @@ def test_results_do_not_depend_on_chunks_devices_seeds_or_checkpoints(tmp_path):
         assert other.compute_time.tolist() == one.compute_time.tolist()
         assert other.cohort_size.tolist() == one.cohort_size.tolist()
     assert np.array_equal(others[1].client_states, one.client_states)
-
-
-def test_overlapping_rounds_are_refused():
-    with refused("policy 'buffered': rounds overlap, and a client that leaves"):
-        srp.simulate(SUMS, numbers(*VALUES), participation=participation.Buffered(2), clock=WORLDS["markov"],
-                     num_rounds=1, key=KEY)  # fmt: skip
 
 
 def test_markov_is_stationary_and_its_announced_intervals_hold():

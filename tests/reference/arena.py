@@ -88,3 +88,82 @@ def play_round(asked, times, stays, communication=0.0):
         min(ends[client], now) for client in asked.clients if client not in reported
     )
     return Outcome(reported, now, wasted)
+
+
+class Job(NamedTuple):
+    """A job in flight, in the order of its end; times since the beginning of the run."""
+
+    end: float
+    client: int
+    kind: int
+    begun: float
+    round: int
+
+
+class Delivered(NamedTuple):
+    """A server step of an asynchronous server."""
+
+    jobs: list  # in the order of their delivery
+    begun: list  # clients that began a job, in that order
+    end: float
+    wasted: float
+
+
+class Buffer:
+    """An asynchronous server whose clients come, go and fail: it steps after `k` deliveries.
+
+    All clients that are there have a job, or, with a limit, the first ones of a round's order; others begin when a job
+    ends, whether it is delivered or lost.
+    """
+
+    def __init__(self, k, limit=None):
+        self.k, self.limit, self.jobs = k, limit, []
+
+    def step(self, number, now, order, times, stays):
+        """Play the round that begins at `now`; `order` are the ids that are there."""
+        at_work = {job.client for job in self.jobs}
+        waiting = [i for i in order if i not in at_work]
+        begun, delivered, lost = [], [], []
+
+        def begin(client, time):
+            done, left = time + times[client], now + stays[client]
+            kind = REPORTS if done <= left else LEAVES
+            heapq.heappush(self.jobs, Job(min(done, left), client, kind, time, number))
+            begun.append(client)
+
+        for client in waiting[
+            : None if self.limit is None else self.limit - len(at_work)
+        ]:
+            begin(client, now)
+        waiting, time = [i for i in waiting if i not in begun], now
+        while self.jobs and len(delivered) < self.k:
+            job = heapq.heappop(self.jobs)
+            time = job.end
+            (delivered if job.kind == REPORTS else lost).append(job)
+            present = [i for i in waiting if now + stays[i] > time]
+            if present and len(delivered) < self.k:
+                waiting.remove(present[0])
+                begin(present[0], time)
+        doomed = lost + [job for job in self.jobs if job.kind == LEAVES]
+        wasted = sum(min(job.end, time) - max(job.begun, now) for job in doomed)
+        return Delivered(delivered, begun, time, wasted)
+
+
+class TierQueue:
+    """Tiers of clients, each with rounds of its own among its clients that are there."""
+
+    def __init__(self, tiers):
+        self.jobs, self.idle = [], set(range(tiers))
+
+    def step(self, number, now, drawn, times, stays):
+        """Play until the round of a tier ends; `drawn` are the clients of each tier that would begin now."""
+        begun = []
+        for tier in sorted(self.idle):
+            if drawn[tier]:
+                self.idle.remove(tier)
+                begun += drawn[tier]
+                outcome = play_round(Asked(drawn[tier]), times, stays)
+                heapq.heappush(self.jobs, (now + outcome.duration, tier, outcome))
+        end, tier, outcome = heapq.heappop(self.jobs)
+        self.idle.add(tier)
+        return end, tier, outcome, begun
