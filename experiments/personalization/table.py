@@ -75,9 +75,10 @@ def federation(scale: Scale, data_dir: str | None) -> srp.data.FederatedData:
     ]
     if scale.max_test is not None:
         test = srp.data.partition.cap_examples(test, arrays[3], scale.max_test)
-    scaled = {"scale": float(data.scale)}
     if scale.dataset == "cifar10":
         scaled = {"scale": 2 / 255, "offset": -1.0}
+    else:
+        scaled = {"scale": data.scale, "offset": data.offset}
     return srp.data.from_arrays(
         *arrays,
         train_indices=train,
