@@ -35,6 +35,16 @@ class Result(NamedTuple):
     cpu_seconds: int  # of training, compilation and evaluation
 
 
+class Point(NamedTuple):
+    """A point of a row's curve: an evaluation."""
+
+    round: int
+    seconds: str  # simulated, under phones; empty without their traces
+    megabytes: str  # sent and received by all clients until then
+    mean: str  # accuracy over test images in %
+    worst_tenth: str  # mean accuracy of the worst tenth of the clients in %
+
+
 IDENTITY = ("scale", "method", "seed")  # of a row of the file
 COLUMNS = (*IDENTITY, *Result._fields)
 SENTENCES = {  # -> the method whose bar counts

@@ -1,10 +1,11 @@
 """All methods on CIFAR-10 in the common setting of PFLlib: 20 clients, classes by Dirichlet(0.1), its CNN.
 
     python experiments/personalization/table.py --data-dir DIR [--scale cpu|full|smoke] [--methods NAME ...]
-        [--seeds 0 1] [--out runs/personalization]
+        [--seeds 0 1] [--traces DIR] [--out runs/personalization]
 
 Finished trainings in --out are not repeated, and interrupted ones continue from their last checkpoint there. Their rows
-are added to `table.csv` in --results, which keeps its other rows. `readme_tables.py` writes the tables of the README.
+are added to `table.csv` and `curves.csv` in --results, which keep their other rows. Times are those of phones, from the
+traces in --traces; without it there are none. `readme_tables.py` writes the tables of the README.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import judged, scripts
-from experiments.personalization.readme_tables import IDENTITY, Result
+from experiments.personalization.readme_tables import IDENTITY, Point, Result
 from experiments.personalization.rows import ROWS, TRAININGS
+from experiments.stragglers.phone_traces import phones
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 
 HERE = Path(__file__).parent
+UNTIMED = ("l2gd",)  # phones charge a message in every round, and it has silent ones
 
 
 class Scale(NamedTuple):
@@ -72,9 +75,10 @@ def federation(scale: Scale, data_dir: str | None) -> srp.data.FederatedData:
     ]
     if scale.max_test is not None:
         test = srp.data.partition.cap_examples(test, arrays[3], scale.max_test)
-    scaled = {"scale": float(data.scale)}
     if scale.dataset == "cifar10":
         scaled = {"scale": 2 / 255, "offset": -1.0}
+    else:
+        scaled = {"scale": data.scale, "offset": data.offset}
     return srp.data.from_arrays(
         *arrays,
         train_indices=train,
@@ -123,49 +127,69 @@ def method_of(
     )
 
 
+def curve(history: srp.History, evaluation: str, is_timed: bool) -> list[dict[str, Any]]:
+    """Return time, bytes and accuracies at each evaluation."""
+    seconds = [""] * len(history.eval_round)
+    if is_timed:
+        seconds = [f"{value:.1f}" for value in history.eval_elapsed()]
+    megabytes = [f"{value / 1e6:.2f}" for value in history.eval_bytes()]
+    mean = [f"{100 * value:.2f}" for value in history.mean_scores(evaluation)]
+    worst = [f"{100 * value:.2f}" for value in history.worst_scores(evaluation)]
+    points = zip(
+        history.eval_round.tolist(), seconds, megabytes, mean, worst, strict=True
+    )
+    return [Point(*values)._asdict() for values in points]
+
+
 def train(
-    training: str, scale_name: str, seed: int, data_dir: str | None, checkpoints: str
-) -> list[dict[str, Any]]:
-    """Run one training; return the rows of the table that it serves."""
+    training: str,
+    scale_name: str,
+    seed: int,
+    data_dir: str | None,
+    traces: str | None,
+    checkpoints: str,
+) -> dict[str, list[dict[str, Any]]]:
+    """Run one training; return the rows of the table that it serves, and their curves."""
     begin = time.process_time()
     scale = SCALES[scale_name]
     data = federation(scale, data_dir)
     method = method_of(training, scale, data, network(data))
     folder = Path(checkpoints) / scale_name / training / str(seed)
     rows = judged.rows_of(ROWS, training)
+    clock = None
+    is_timed = traces is not None and training not in UNTIMED
+    if is_timed:
+        clock = phones(Path(traces), data.num_clients, seed, model_ratio=1.0)
     history = srp.simulate(
         method,
         data,
         num_rounds=scale.num_rounds,
         eval_every=scale.eval_every,
-        evaluations=judged.during(rows),
+        evaluations=tuple(row.evaluation for row in rows.values()),
         seed=seed,
+        clock=clock,
         progress=False,
         checkpoint_dir=folder,
         devices=1,
         name=training,
     )
-    after = judged.scores_after(rows, method, data, history, seed)
     seconds = round(time.process_time() - begin)
-    found = []
+    found: dict[str, list[dict[str, Any]]] = {"rows": [], "curves": []}
     for name, row in rows.items():
-        if row.after:
-            values = np.average(after[row.evaluation], weights=data.test_count)[None]
-            at = [scale.num_rounds]
-        else:
-            values, at = history.mean_scores(row.evaluation), history.eval_round
-        best = int(np.nanargmax(values))
-        percent = [f"{100 * values[place]:.2f}" for place in (best, -1)]
+        facts = {"scale": scale_name, "method": name, "seed": str(seed)}
+        points = curve(history, row.evaluation, is_timed)
+        values = [float(point["mean"]) for point in points]
+        best = len(values) - 1 if row.after else int(np.nanargmax(values))
         result = Result(
             row.evaluation,
             scale.num_rounds,
-            percent[0],
-            int(at[best]),
-            percent[1],
+            points[best]["mean"],
+            points[best]["round"],
+            points[-1]["mean"],
             seconds,
         )
-        facts = {"scale": scale_name, "method": name, "seed": str(seed)}
-        found.append(facts | result._asdict())
+        found["rows"].append(facts | result._asdict())
+        found["curves"] += [facts | point for point in points]
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -178,17 +202,23 @@ def main(arguments: list[str] | None = None) -> None:
         "--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS)
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument(
+        "--traces", metavar="DIR", help="folder with the traces of phones and networks"
+    )
     args = parser.parse_args(arguments)
     options = {
         "scale_name": args.scale,
+        "traces": args.traces,
         "checkpoints": str(args.out / "checkpoints"),
     }
     axes = {"seed": args.seeds, "training": args.methods}
     found = scripts.measure_each(args, train, axes=axes, options=options)
-    new = [row for of_training in found for row in of_training]
-    file = (args.results or HERE / "results") / "table.csv"
-    scripts.write_table(file, new, IDENTITY)
-    print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in new), sep="\n")
+    folder = args.results or HERE / "results"
+    rows = [row for of_training in found for row in of_training["rows"]]
+    points = [point for of_training in found for point in of_training["curves"]]
+    scripts.write_table(folder / "table.csv", rows, IDENTITY)
+    scripts.write_table(folder / "curves.csv", points, (*IDENTITY, "round"))
+    print(*(f"{r['method']}, seed {r['seed']}: {r['last']} %" for r in rows), sep="\n")
 
 
 if __name__ == "__main__":
