@@ -19,10 +19,10 @@ from experiments.claims_srpfl import (
     COSTS_A_ROUND,
     figure,
     percent,
-    ratios,
 )
 from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
 from experiments.srpfl import cause_tables, thousands
+from experiments.srpfl.linear_speedup import time_ratios
 from experiments.srpfl.readings import COSTS as COSTS_READ
 from experiments.srpfl.readings import SHARES as SHARES_READ
 
@@ -354,7 +354,7 @@ def linear(start: str) -> str:
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
-        n, found = result["num_clients"], ratios(result)
+        n, found = result["num_clients"], time_ratios(result)
         fedrep, ours = (
             np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl")
         )
@@ -386,7 +386,7 @@ def lemma() -> str:
                     result["num_clients"],
                     result["initial"],
                     stages,
-                    *with_errors(ratios(result)),
+                    *with_errors(time_ratios(result)),
                 ]
             )
     return markdown(rows)
