@@ -22,6 +22,7 @@ from experiments.claim import (
     plural,
 )
 from experiments.pages import csv, load_results, pm, span
+from experiments.srpfl.linear_speedup import time_ratios
 
 
 def figure(
@@ -97,12 +98,6 @@ def percent(row: pd.Series, column: str) -> str:
     """Format the mean, with the standard deviation over seeds if there are several."""
     deviation = f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else ""
     return f"{100 * row[column]:.1f}{deviation}"
-
-
-def ratios(result: Mapping[str, Any]) -> np.ndarray:
-    """Time of SRPFL over that of FedRep: a row for each multiple of the floor, a column for each repeat."""
-    times = result["times"]
-    return np.array(times["srpfl"], float) / np.array(times["fedrep"], float)
 
 
 def faster() -> str:
@@ -357,7 +352,7 @@ def logarithmic() -> str:
         f"{row['num_clients']:,} with n0 = {row['initial']}" for row in by_lemma
     )
     parts.append(
-        f"with the lemma's stages, N = {clients}: {' and '.join(pm(ratios(row)[1], 3) for row in by_lemma)}"
+        f"with the lemma's stages, N = {clients}: {' and '.join(pm(time_ratios(row)[1], 3) for row in by_lemma)}"
     )
     return "SRPFL's time over FedRep's to 1.3 times the floor, " + "; ".join(parts)
 
@@ -365,7 +360,7 @@ def logarithmic() -> str:
 def first_to_last(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format the ratios of times of the first and the last row, and their products with log N."""
     kept = [rows[0], rows[-1]]
-    at_1_3 = [ratios(row)[1] for row in kept]
+    at_1_3 = [time_ratios(row)[1] for row in kept]
     clients = " to ".join(f"{row['num_clients']:,}" for row in kept)
     text = " to ".join(pm(ratio, 3) for ratio in at_1_3)
     products = (
@@ -381,7 +376,7 @@ def closer_targets() -> str:
     for start in ("random", "moments"):
         found = load_results(f"srpfl/results/linear_speedup_{start}.json")
         row = next(row for row in found if row["num_clients"] == 1024)
-        listed = ", ".join(pm(ratio, 3) for ratio in ratios(row))
+        listed = ", ".join(pm(ratio, 3) for ratio in time_ratios(row))
         parts.append(f"{start} start with n0 = {row['initial']}: {listed}")
     return (
         "SRPFL's time over FedRep's to 2, 1.3 and 1.1 times the floor, N = 1,024: "

@@ -6,7 +6,7 @@ import argparse
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,13 @@ def draw_band(
     ax.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
 
 
+def ticks_at(ax, values: Iterable[float]) -> None:
+    """Mark these values alone on the axis x."""
+    shown = list(values)
+    ax.set_xticks(shown, [f"{value:,}" for value in shown])
+    ax.set_xticks([], minor=True)
+
+
 def rounded(value: Any) -> Any:
     """Round numbers to four digits for JSON, also in mappings and sequences; inf, nan and bounds become strings."""
     if value is None or isinstance(value, str):
@@ -99,6 +106,11 @@ def rounded(value: Any) -> Any:
     text = f"{value:.4g}"
     is_bound = getattr(value, "is_bound", False)  # "≤ 20.13", of a time to a target
     return text if is_bound else float(text)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return name -> the rounded values of all rows."""
+    return {name: [rounded(row[name]) for row in rows] for name in rows[0]}
 
 
 def legend(figure: Figure, axes, columns: int, title: str | None = BAND) -> None:
@@ -136,6 +148,12 @@ def print_results(found: Any, name: str = "") -> None:
     if not entries:
         text = str(found)
         print(name + (text if len(text) <= MAX_LETTERS else f"... {found[-1]}"))
+
+
+def stored(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Load `name.json` of --results, to draw it again."""
+    file = scripts.results_folder(args) / f"{name}.json"
+    return json.loads(file.read_text("utf-8"))
 
 
 def save(

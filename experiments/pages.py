@@ -42,11 +42,10 @@ def pm(values: Sequence[float], digits: int = 2) -> str:
 
 def span(found: Mapping[str, Any], place: int | None = None, form: str = ".2g") -> str:
     """Format mean (lowest to highest trial); `place` selects one point of a curve."""
-    parts = [
-        found[name] if place is None else found[name][place]
+    mean, low, high = (
+        f"{found[name] if place is None else found[name][place]:{form}}"
         for name in ("mean", "lowest", "highest")
-    ]
-    mean, low, high = (f"{value:{form}}" for value in parts)
+    )
     return f"{mean} ({low} to {high})"
 
 

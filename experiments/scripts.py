@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import io
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,12 +52,12 @@ GRID = (*MEASUREMENT, "batch")
 
 
 def parser(
-    doc: str | None, scales: Iterable[str], out: str, *options: str
+    doc: str | None, scales: Iterable[str], out: str, *options: str, **own: dict[str, Any]
 ) -> argparse.ArgumentParser:
-    """Return a parser with --scale, --out and these of `OPTIONS`."""
-    found = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Return a parser with --scale, --out, these of `OPTIONS` and the script's own, which are named as its function's
+    arguments are.
+    """
+    found = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if scales:
         found.add_argument("--scale", choices=scales, default="cpu")
     found.add_argument(
@@ -64,7 +65,23 @@ def parser(
     )
     for option in dict.fromkeys(("results", *options)):
         found.add_argument(f"--{option}", **OPTIONS[option])
+    for name, option in own.items():
+        found.add_argument(f"--{name.replace('_', '-')}", **option)
     return found
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that sets up the machine, before the script computes anything."""
+
+    def parse_args(self, *words: Any) -> argparse.Namespace:  # type: ignore[override]
+        """Parse, and let JAX have all cores, or leave it to the workers."""
+        args = super().parse_args(*words)
+        if vars(args).get("workers") or vars(args).get("launcher", "local") != "local":
+            # this process only plans and draws; GPUs are for the workers
+            jax.config.update("jax_platforms", "cpu")
+        else:
+            srp.use_all_cores()
+        return args
 
 
 def results_folder(args: argparse.Namespace) -> Path:
@@ -88,17 +105,17 @@ def reported() -> Iterator[None]:
 
 
 def grid_parser(
-    doc: str | None, scales: Iterable[str], out: str, *options: str
+    doc: str | None, scales: Iterable[str], out: str, *options: str, **own: dict[str, Any]
 ) -> argparse.ArgumentParser:
     """Return a parser as `parser` does, with the options of `run_grid` and `measure`."""
-    return parser(doc, scales, out, *options, *GRID)
+    return parser(doc, scales, out, *options, *GRID, **own)
 
 
 def measurement_parser(
-    doc: str | None, scales: Iterable[str], out: str, *options: str
+    doc: str | None, scales: Iterable[str], out: str, *options: str, **own: dict[str, Any]
 ) -> argparse.ArgumentParser:
     """Return a parser as `parser` does, with the options of `measure`."""
-    return parser(doc, scales, out, *options, *MEASUREMENT)
+    return parser(doc, scales, out, *options, *MEASUREMENT, **own)
 
 
 @reported()
@@ -114,7 +131,6 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
         given["options"] = {**given.get("options", {}), "data_dir": str(args.data_dir)}
     if file is not None or "scales" in given:
         given["scale"] = args.scale
-    _use_machine(args)
     batch = args.batch
     if batch is None and jax.default_backend() == "cpu":
         batch = 1  # as the committed results were made
@@ -126,14 +142,22 @@ def run_grid(args: argparse.Namespace, file: Path | None = None, **given: Any) -
 def measure(args: argparse.Namespace, function: Callable[..., Any], **given: Any) -> Any:
     """Measure a function with the options of `measurement_parser`, below the folder of the runs.
 
-    Its argument `data_dir`, if it has one, is --data-dir. --dry-run and errors end the script.
+    Its arguments that the command line has, such as `seed` and `data_dir`, are taken from there, unless they are given.
+    --dry-run and errors end the script.
+
+    Args:
+        args: parsed.
+        function: to measure.
+        **given: arguments of `srp.measure`: axes, variants and options.
     """
-    _use_machine(args)
-    options = {"axes": {}, **given, **_launched(args)}
-    if "data_dir" in inspect.signature(function).parameters:
-        options["options"] = {**given.get("options", {}), "data_dir": args.data_dir}
+    axes = given.setdefault("axes", {})
+    varied = {*axes, *itertools.chain(*given.get("variants", {}).values())}
+    taken = inspect.signature(function).parameters.keys() - varied
+    named = {name: value for name, value in vars(args).items() if name in taken}
+    options = named | given.pop("options", {})
     out = args.out / function.__name__
-    return _finished(args, srp.measure(function, out=out, **options))
+    found = srp.measure(function, out=out, options=options, **given, **_launched(args))
+    return _finished(args, found)
 
 
 def measure_each(
@@ -143,12 +167,36 @@ def measure_each(
     return list(measure(args, function, **given).results.values())
 
 
-def _use_machine(args: argparse.Namespace) -> None:
-    if args.workers or args.launcher != "local":
-        # this process only plans and draws; GPUs are for the workers
-        jax.config.update("jax_platforms", "cpu")
-    else:
-        srp.use_all_cores()
+def measure_by(
+    args: argparse.Namespace, function: Callable[..., Any], *axes: str, **given: Any
+) -> dict[Any, list[Any]]:
+    """Return value, or values of several axes as a tuple -> what a function found there, in the order of the cases."""
+    found = measure(args, function, **given)
+    groups: dict[Any, list[Any]] = {}
+    for name, result in found.results.items():
+        values = tuple(found.cases[name].values[axis] for axis in axes)
+        group = values[0] if len(values) == 1 else values
+        groups.setdefault(group, []).append(result)
+    return groups
+
+
+def seeds_of(args: argparse.Namespace, num_seeds: int) -> range:
+    """Return --seed and the seeds after it: --seeds of them, or the number of the scale."""
+    return range(args.seed, args.seed + (vars(args).get("seeds") or num_seeds))
+
+
+def own_partitions(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    """Return rules of a grid by which each seed divides the data anew."""
+    return [{"seed": seed, "set": {"partition_seed": seed}} for seed in seeds]
+
+
+def cases(names: str, rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """Return variants of a measurement, one for each row of values of these arguments."""
+    variants = {}
+    for row in rows:
+        values = dict(zip(names.split(), row, strict=True))
+        variants[", ".join(f"{name}={value}" for name, value in values.items())] = values
+    return variants
 
 
 def _launched(args: argparse.Namespace) -> dict[str, Any]:

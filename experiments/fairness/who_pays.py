@@ -16,6 +16,7 @@ numbers of models, beside FedAvg, which is IFCA with one.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import fedjax_srp as srp
 from experiments import curves, scripts
+from fedjax_srp.lab.report import table
 
 # seeds, rounds, of which the planted clusters have fewer
 SCALES = {"smoke": (1, 3, 2), "cpu": (3, 60, 30), "full": (10, 300, 150)}
@@ -94,18 +96,12 @@ def summary(history: srp.History) -> dict[str, float]:
     `spread at the target` is that of the evaluation at which the mean reaches it; nan if none does.
     """
     spreads = np.nanstd(history.scores(), axis=1)
-    at_target = history.reached(TARGET)
-    found = {
-        "spread": float(spreads[-1]),
-        "spread at the target": np.nan
-        if at_target is None
-        else float(spreads[at_target]),
-    }
+    place = history.reached(TARGET)
+    at_target = np.nan if place is None else spreads[place]
+    found = {"spread": spreads[-1], "spread at the target": at_target}
     for group in GROUPS:
-        found[group] = float(history.group_scores(group)[-1])
-        index = history.reached(TARGET, of=group)
-        reached = np.inf if index is None else float(history.eval_elapsed()[index])
-        found[f"time, {group}"] = reached
+        found[group] = history.group_scores(group)[-1]
+        found[f"time, {group}"] = table.time_to(history, TARGET, of=group)
     return curves.rounded(found)
 
 
@@ -148,19 +144,18 @@ def draw(found: dict[str, list[srp.History]]) -> Figure:
     """Draw mean, worst tenth and slowest tenth over time, doubling solid and everybody dashed."""
     figure, axes = curves.panels(len(GROUPS), sharey=True)
     grid = np.geomspace(0.3, 300, 150)
+    lines = list(
+        itertools.product(COLORS.items(), {"everybody": "--", "doubling": "-"}.items())
+    )
     for ax, group in zip(axes, GROUPS, strict=True):
-        for method, color in COLORS.items():
-            for policy, style in (("everybody", "--"), ("doubling", "-")):
-                trials = []
-                for history in found[f"{method} | {policy}"]:
-                    scores = history.group_scores(group)
-                    times = history.eval_elapsed()
-                    trials.append(
-                        np.interp(grid, times, scores, left=np.nan, right=np.nan)
-                    )
-                means = np.mean(trials, axis=0)
-                label = f"{method}, {policy}"
-                ax.plot(grid, 100 * means, style, color=color, label=label)
+        for (method, color), (policy, style) in lines:
+            trials = []
+            for history in found[f"{method} | {policy}"]:
+                scores = history.group_scores(group)
+                times = history.eval_elapsed()
+                trials.append(np.interp(grid, times, scores, left=np.nan, right=np.nan))
+            means = 100 * np.mean(trials, axis=0)
+            ax.plot(grid, means, style, color=color, label=f"{method}, {policy}")
         title = group.replace("_", " ")
         ax.set(xscale="log", xlabel="simulated time", title=title)
     axes[0].set_ylabel("accuracy %")
@@ -168,33 +163,30 @@ def draw(found: dict[str, list[srp.History]]) -> Figure:
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args = scripts.grid_parser(__doc__, SCALES, "runs/fairness", "seed").parse_args(
-        arguments
-    )
+def main() -> None:
+    args = scripts.grid_parser(__doc__, SCALES, "runs/fairness", "seed").parse_args()
     num_seeds, num_rounds, of_planted = SCALES[args.scale]
-    seeds = range(args.seed, args.seed + num_seeds)
+    seeds = scripts.seeds_of(args, num_seeds)
     runs = scripts.run_grid(
         args,
         variants=variants(num_rounds),
         axes={"seed": seeds},
         options=SHARED | {"num_rounds": num_rounds},
-    )
-    found = runs.histories_by("variant")
-    cases = scripts.measure_each(
+    ).histories_by("variant")
+    clusters = scripts.measure_by(
         args,
         planted,
+        "num_clusters",
         axes={"num_clusters": NUM_MODELS, "seed": seeds},
         options={"num_rounds": of_planted},
     )
-    clusters = {}
-    for i, num_clusters in enumerate(NUM_MODELS):
-        clusters[f"{num_clusters}"] = cases[i * num_seeds : (i + 1) * num_seeds]
     results = {
-        "runs": {name: list(map(summary, each)) for name, each in found.items()},
-        "planted": clusters,
+        "runs": {
+            name: [summary(run) for run in of_seeds] for name, of_seeds in runs.items()
+        },
+        "planted": {str(num_clusters): found for num_clusters, found in clusters.items()},
     }
-    curves.save(args, "who_pays", {"results": results}, draw(found))
+    curves.save(args, "who_pays", {"results": results}, draw(runs))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,11 @@ METHODS = {
     "FedAvg, 2 local updates": (2, curves.BLUE),
     "D-GD, 1 local update": (1, curves.ORANGE),
 }
-SCALES = {"smoke": (10, 2), "cpu": (250, 10), "full": (500, 50)}  # rounds, trials
+SCALES = {
+    "smoke": {"rounds": 10, "trials": 2},
+    "cpu": {"rounds": 250, "trials": 10},
+    "full": {"rounds": 500, "trials": 50},
+}
 
 
 def tasks(trials: int, seed: int) -> list:
@@ -36,41 +40,39 @@ def tasks(trials: int, seed: int) -> list:
     ]
 
 
-def runs(algorithm, tasks: list, rounds: int) -> list:
-    """Return one history for each task."""
-    options = {
-        "num_rounds": rounds,
-        "eval_every": rounds,
-        "evaluations": (),
-        "chunk_size": CLIENTS,
-    }
-    return scripts.simulate_each(algorithm, tasks, **options)
+def runs(tasks: list, rounds: int, local_steps: int, step_size: float = STEP) -> list:
+    """Return FedAvg's history on each task."""
+    algorithm = srp.algorithms.LinearFedAvg(
+        tasks[0], step_size=step_size, local_steps=local_steps
+    )
+    options = {"evaluations": (), "chunk_size": CLIENTS}
+    return scripts.simulate_each(
+        algorithm, tasks, num_rounds=rounds, eval_every=rounds, **options
+    )
+
+
+@scripts.in_double_precision
+def distances(label: str, rounds: int, trials: int, seed: int) -> list[np.ndarray]:
+    """Return the (trials, rounds) distances of a method."""
+    histories = runs(tasks(trials, seed), rounds, METHODS[label][0])
+    return [history.metrics["distance"] for history in histories]
 
 
 def main() -> None:
-    args = scripts.parser(
+    args = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedavg_representation_figure1", "seed"
     ).parse_args()
-    rounds, trials = SCALES[args.scale]
+    options = SCALES[args.scale]
+    axes = {"label": list(METHODS)}
+    found = scripts.measure_each(args, distances, axes=axes, options=options)
     figure, (ax,) = curves.panels(1, width=5.2)
+    rounds = np.arange(1, options["rounds"] + 1)
     results = {}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        for label, (local_steps, color) in METHODS.items():
-            drawn = tasks(trials, args.seed)
-            algorithm = srp.algorithms.LinearFedAvg(
-                drawn[0], step_size=STEP, local_steps=local_steps
-            )
-            distance = np.array(
-                [run.metrics["distance"] for run in runs(algorithm, drawn, rounds)]
-            )
-            results[label] = curves.draw_line(
-                ax, np.arange(1, rounds + 1), distance, label, color
-            )
+    for (label, (_, color)), distance in zip(METHODS.items(), found, strict=True):
+        results[label] = curves.draw_line(ax, rounds, distance, label, color)
     ax.set(xlabel="round", yscale="log", ylabel=r"distance dist$(B, B^*)$")
     curves.legend(figure, ax, 2)
-    curves.save(
-        args, "figure1", {"trials": trials, "rounds": rounds, "results": results}, figure
-    )
+    curves.save(args, "figure1", options | {"results": results}, figure)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ after fine-tuning.
 
 from __future__ import annotations
 
+import argparse
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,15 +27,17 @@ import numpy as np
 from experiments import curves
 from experiments.fedavg_representation import neural
 from experiments.fedavg_representation.similarity import activations, linear_cka
-from fedjax_srp.data import FederatedData
-from fedjax_srp.models import SplitModel, SplitParams
 
 
-def measure_changes(
-    model: SplitModel, start: SplitParams, data: FederatedData, seed: int, images: int
-) -> tuple[dict[str, float], float]:
+def layer_changes(
+    args: argparse.Namespace, scale: neural.Scale, case: Any, history: Any
+) -> dict[str, Any]:
     """Return the CKA of each layer before and after fine-tuning, and the accuracy after it, means over new clients."""
-    found: dict[str, list[float]] = {}
+    seed = args.seed + case[1]
+    new = neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness)
+    data = neural.subsampled(new, scale.counts[-1:], seed)
+    model, start = neural.initial_model(scale, history, data, seed)
+    similarity: dict[str, list[float]] = {}
     accuracy = []
     predict = jax.jit(model.logits)
     for client, tuned in enumerate(neural.fine_tune(model, start, data, seed)):
@@ -41,56 +45,38 @@ def measure_changes(
         x, y = test.x[: int(test.count)], np.asarray(test.y[: int(test.count)])
         accuracy.append(np.mean(np.argmax(predict(tuned, x), 1) == y))
         before, after = (
-            activations(model, params, x[:images]) for params in (start, tuned)
+            activations(model, params, x[: scale.images]) for params in (start, tuned)
         )
         for layer, outputs in before.items():
-            found.setdefault(layer, []).append(linear_cka(outputs, after[layer]))
-    return {layer: float(np.mean(values)) for layer, values in found.items()}, float(
-        np.mean(accuracy)
-    )
+            cka = linear_cka(outputs, after[layer])
+            similarity.setdefault(layer, []).append(cka)
+    means = {layer: float(np.mean(values)) for layer, values in similarity.items()}
+    return {"similarity": means, "accuracy": 100 * float(np.mean(accuracy))}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.parse_arguments(__doc__, arguments)
-    similarity: dict[str, list[list[float]]] = {}
-    accuracy: dict[str, list[float]] = {}
-    layers: list[str] = []
-    models = {
-        (trial, tau): neural.Trained(
-            scale.training[1], scale.shown, tau, trial, args.step_size
-        )
-        for trial, tau in itertools.product(range(scale.trials), scale.taus)
+def main() -> None:
+    args, scale = neural.parse_arguments(__doc__)
+    taus = (*scale.taus, 0)
+    source, shown, step = scale.training[1], scale.shown, args.step_size
+    cases = {
+        (tau, trial): neural.Trained(source, shown, tau, trial, step)
+        for tau, trial in itertools.product(taus, range(scale.trials))
     }
-    histories = neural.train(args, scale, models.values())
-    for trial in range(scale.trials):
-        seed = args.seed + trial
-        new = neural.subsampled(
-            neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness),
-            scale.counts[-1:],
-            seed,
-        )
-        for tau in (*scale.taus, None):
-            history = histories[models[trial, tau]] if tau else None
-            name = neural.method_label(tau) if tau else neural.RANDOM
-            model, start = neural.initial_model(scale, history, new, seed)
-            found, right = measure_changes(model, start, new, seed, scale.images)
-            layers = list(found)
-            similarity.setdefault(name, []).append(list(found.values()))
-            accuracy.setdefault(name, []).append(100 * right)
-        print(f"trial {trial + 1} of {scale.trials} done", flush=True)
-
+    found = neural.judge(args, scale, layer_changes, cases)
     figure, (ax,) = curves.panels(1, width=6.0)
     results = {}
-    for name, color in zip(
-        similarity, (*neural.COLORS[: len(scale.taus)], curves.GREY), strict=True
-    ):
-        style = {"marker": "o"} | ({"linestyle": ":"} if name == neural.RANDOM else {})
-        results[name] = curves.draw_line(
-            ax, np.arange(len(layers)), similarity[name], name, color, **style
-        )
+    for tau in taus:
+        of_trials = [found[tau, trial] for trial in range(scale.trials)]
+        layers = list(of_trials[0]["similarity"])
+        values = [list(trial["similarity"].values()) for trial in of_trials]
+        name = neural.method_label(tau)
+        color, style = neural.line_of(scale.taus, tau)
+        places = np.arange(len(layers))
+        results[name] = curves.draw_line(ax, places, values, name, color, **style)
         results[name]["x"] = layers
-        results[name]["accuracy"] = curves.rounded(curves.spread(accuracy[name]))
-    ax.set_xticks(range(len(layers)), layers)
+        accuracy = curves.spread([trial["accuracy"] for trial in of_trials])
+        results[name]["accuracy"] = curves.rounded(accuracy)
+    ax.set_xticks(places, layers)
     ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
     curves.legend(figure, ax, 2)
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}

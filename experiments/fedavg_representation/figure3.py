@@ -19,6 +19,8 @@ lowest and the highest trial.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,82 +40,101 @@ from fedjax_srp.base import named_key
 from fedjax_srp.linear import draw_batch
 
 NEW, NOISE_STD = 10, 0.1
-SCALES = {  # samples of a new client, rounds, trials
-    "smoke": ((50,), 10, 2),
-    "cpu": ((25, 50, 75, 150, 300), 250, 10),
-    "full": ((25, 50, 75, 150, 300, 600), 500, 50),
+SCALES = {  # counts: samples of a new client
+    "smoke": {"counts": (50,), "rounds": 10, "trials": 2},
+    "cpu": {"counts": (25, 50, 75, 150, 300), "rounds": 250, "trials": 10},
+    "full": {"counts": (25, 50, 75, 150, 300, 600), "rounds": 500, "trials": 50},
 }
+STYLES = {"fine-tuned": "-", "before": ":"}
 
 
-def local_only_error(task, samples: int) -> float:
-    """Mean error of new clients that fit their own samples without a trained model."""
-
-    def error(i):
-        client = task.train_client(i)
-        theta = jnp.linalg.lstsq(*draw_batch(client.key, client, samples))[0]
-        return jnp.sum((theta - client.representation @ client.head) ** 2)
-
-    return float(jnp.mean(jax.jit(jax.vmap(error))(jnp.arange(task.num_clients))))
-
-
-def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
-    keys = jax.random.split(jax.random.key(args.seed), trials)
-    every = [
-        srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian")
-        for key in keys
-    ]
-    train = [dataclasses.replace(task, heads=task.heads[:CLIENTS]) for task in every]
-    new = [
-        dataclasses.replace(
-            task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")
+def tasks(trials: int, seed: int) -> tuple[list, list]:
+    """Draw the training clients and the new clients of every trial."""
+    keys = jax.random.split(jax.random.key(seed), trials)
+    train = []
+    new = []
+    for key in keys:
+        task = srp.data.linear_task(
+            key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian"
         )
-        for task in every
-    ]
-    algorithms = [
-        srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=n)
-        for n in counts
-    ]
+        train.append(dataclasses.replace(task, heads=task.heads[:CLIENTS]))
+        own_key = named_key(task.key, "new")
+        new.append(dataclasses.replace(task, heads=task.heads[CLIENTS:], key=own_key))
+    return train, new
+
+
+@scripts.in_double_precision
+def adapted(
+    label: str, counts: Sequence[int], rounds: int, trials: int, seed: int
+) -> dict[str, Any]:
+    """Return a method's gradient norms, (trials, rounds), and errors of new clients, (trials, counts)."""
+    train, new = tasks(trials, seed)
+    histories = runs(train, rounds, METHODS[label][0])
+    found: dict[str, list] = {"fine-tuned": [], "before": []}
+    for trial, (task, history) in enumerate(zip(new, histories, strict=True)):
+        of_counts = []
+        for samples in counts:
+            algorithm = srp.algorithms.LinearFedAvg(
+                train[0], step_size=STEP, fine_tune_samples=samples
+            )
+            key = jax.random.key(trial)
+            scores = srp.evaluate(
+                algorithm,
+                task,
+                history.server_state,
+                key=key,
+                evaluations="all",
+                devices=1,
+            )
+            of_counts.append((scores["fine_tune"].mean(), scores["global"].mean()))
+        for of_trials, errors in zip(
+            found.values(), zip(*of_counts, strict=True), strict=True
+        ):
+            of_trials.append([float(error) for error in errors])
+    norms = [history.metrics["gradient_norm"] for history in histories]
+    return {"gradient norm": norms, **found}
+
+
+@scripts.in_double_precision
+def alone(counts: Sequence[int], trials: int, seed: int) -> list[list[float]]:
+    """Return the (trials, counts) errors of new clients that fit their own samples without a trained model."""
+
+    def mean_error(task: Any, samples: int) -> float:
+        def error(i: jax.Array) -> jax.Array:
+            client = task.train_client(i)
+            theta = jnp.linalg.lstsq(*draw_batch(client.key, client, samples))[0]
+            return jnp.sum((theta - client.representation @ client.head) ** 2)
+
+        return float(jnp.mean(jax.jit(jax.vmap(error))(jnp.arange(task.num_clients))))
+
+    return [[mean_error(task, n) for n in counts] for task in tasks(trials, seed)[1]]
+
+
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/fedavg_representation_figure3", "seed"
+    ).parse_args()
+    options = SCALES[args.scale]
+    counts, rounds, trials = options.values()
+    axes = {"label": list(METHODS)}
+    found = scripts.measure_each(args, adapted, axes=axes, options=options)
+    of_new = {"counts": counts, "trials": trials}
+    (own,) = scripts.measure_each(args, alone, options=of_new)
     figure, (left, right) = curves.panels(2)
     results = {}
 
-    def draw(label: str, errors: np.ndarray, color: str, **style) -> None:
-        results[label] = curves.draw_line(
-            right, counts, errors, label, color, marker="o", **style
-        )
+    def draw(values: Any, label: str, color: str, style: str = "-") -> None:
+        options = {"marker": "o", "linestyle": style}
+        results[label] = curves.draw_line(right, counts, values, label, color, **options)
 
-    for label, (local_steps, color) in METHODS.items():
-        histories = runs(
-            srp.algorithms.LinearFedAvg(
-                train[0], step_size=STEP, local_steps=local_steps
-            ),
-            train,
-            rounds,
-        )
-        norm = np.array([history.metrics["gradient_norm"] for history in histories])
+    for (label, (_, color)), of_method in zip(METHODS.items(), found, strict=True):
+        norms = of_method["gradient norm"]
         results[f"{label}, gradient norm"] = curves.draw_line(
-            left, np.arange(1, rounds + 1), norm, label, color
+            left, np.arange(1, rounds + 1), norms, label, color
         )
-
-        errors = {
-            "fine_tune": np.empty((trials, len(counts))),
-            "global": np.empty((trials, len(counts))),
-        }
-        for i, algorithm in enumerate(algorithms):
-            for trial, (task, run) in enumerate(zip(new, histories, strict=True)):
-                options = {
-                    "key": jax.random.key(trial),
-                    "evaluations": "all",
-                    "devices": 1,
-                }
-                for name, scores in srp.evaluate(
-                    algorithm, task, run.server_state, **options
-                ).items():
-                    errors[name][trial, i] = scores.mean()
-        draw(f"{label}, fine-tuned", errors["fine_tune"], color, linestyle="-")
-        draw(f"{label}, before", errors["global"], color, linestyle=":")
-    alone = np.array([[local_only_error(task, n) for n in counts] for task in new])
-    draw("own samples alone", alone, curves.GREY, linestyle="-")
-
+        for kind, style in STYLES.items():
+            draw(of_method[kind], f"{label}, {kind}", color, style)
+    draw(own, "own samples alone", curves.GREY)
     left.set(
         title="training",
         xlabel="round",
@@ -127,20 +148,10 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
         yscale="log",
     )
     right.set_ylabel(r"error $\|B w - B^* w^*\|^2$")
-    right.set_xticks(counts, counts)
-    right.set_xticks([], minor=True)
+    curves.ticks_at(right, counts)
     curves.legend(figure, (left, right), 3)
-    curves.save(
-        args, "figure3", {"trials": trials, "rounds": rounds, "results": results}, figure
-    )
-
-
-def main() -> None:
-    args = scripts.parser(
-        __doc__, SCALES, "runs/fedavg_representation_figure3", "seed"
-    ).parse_args()
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as in figure 1
-        run(args, *SCALES[args.scale])
+    facts = {"trials": trials, "rounds": rounds, "results": results}
+    curves.save(args, "figure3", facts, figure)
 
 
 if __name__ == "__main__":

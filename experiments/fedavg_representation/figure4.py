@@ -16,7 +16,9 @@ Results have means over the diagonal, over the other entries, their difference, 
 
 from __future__ import annotations
 
+import argparse
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -51,56 +53,51 @@ def cosines(
     return mean_cosines(features[:, :pairs], features[:, pairs:])
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.parse_arguments(__doc__, arguments)
-    scale = scale._replace(steps=args.steps or scale.cosine_steps)
-    found: dict[str, list[np.ndarray]] = {}
-    accuracy: dict[str, list[float]] = {}
-    models = {
-        (trial, tau): neural.Trained(scale.dirichlet, None, tau, trial, args.step_size)
-        for trial, tau in itertools.product(range(scale.trials), scale.cosine_taus)
-    }
-    histories = neural.train(args, scale, models.values())
-    for trial in range(scale.trials):
-        seed = args.seed + trial
-        data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
-        model, start = neural.initial_model(scale, None, data, seed)
-        found.setdefault(neural.RANDOM, []).append(
-            cosines(model, start, data, scale.pairs)
-        )
-        for tau in scale.cosine_taus:
-            history = histories[models[trial, tau]]
-            matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
-            found.setdefault(neural.method_label(tau), []).append(matrix)
-            accuracy.setdefault(neural.method_label(tau), []).append(
-                100 * history.final_accuracy
-            )
-        print(f"trial {trial + 1} of {scale.trials} done", flush=True)
+def cosines_of_model(
+    args: argparse.Namespace, scale: neural.Scale, case: Any, history: Any
+) -> dict[str, Any]:
+    """Return the cosines of a model, and its accuracy."""
+    seed = args.seed + case[1]
+    data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
+    model, params = neural.initial_model(scale, None, data, seed)
+    found = {}
+    if history is not None:
+        params = params_of(history.server_state)
+        found["global"] = 100 * history.final_accuracy
+    return found | {"matrix": cosines(model, params, data, scale.pairs)}
 
-    figure, axes = curves.panels(len(found), width=2.7, height=3.2, sharey=True)
+
+def main() -> None:
+    args, scale = neural.parse_arguments(__doc__)
+    scale = scale._replace(steps=args.steps or scale.cosine_steps)
+    taus = (0, *scale.cosine_taus)
+    cases = {
+        (tau, trial): neural.Trained(scale.dirichlet, None, tau, trial, args.step_size)
+        for tau, trial in itertools.product(taus, range(scale.trials))
+    }
+    found = neural.judge(args, scale, cosines_of_model, cases)
+    figure, axes = curves.panels(len(taus), width=2.7, height=3.2, sharey=True)
     results, image = {}, None
-    for ax, (name, matrices) in zip(axes, found.items(), strict=True):
-        other = ~np.eye(len(matrices[0]), dtype=bool)
-        same, different = (
-            np.array([m[rows].mean() for m in matrices]) for rows in (~other, other)
-        )
-        found_here = {
-            "matrix": np.mean(matrices, 0),
+    for ax, tau in zip(axes, taus, strict=True):
+        of_trials = [found[tau, trial] for trial in range(scale.trials)]
+        matrices = np.array([trial["matrix"] for trial in of_trials])
+        is_same = np.eye(len(matrices[0]), dtype=bool)
+        same = matrices[:, is_same].mean(axis=1)
+        different = matrices[:, ~is_same].mean(axis=1)
+        row = {
+            "matrix": matrices.mean(axis=0),
             "same class": curves.spread(same),
             "different classes": curves.spread(different),
             "difference": curves.spread(same - different),
         }
-        if name in accuracy:
-            found_here["global"] = curves.spread(accuracy[name])
-        results[name] = curves.rounded(found_here)
-        image = ax.imshow(np.mean(matrices, 0), vmin=0, vmax=1, cmap="viridis")
+        if tau:
+            row["global"] = curves.spread([trial["global"] for trial in of_trials])
+        name = neural.method_label(tau)
+        results[name] = curves.rounded(row)
+        image = ax.imshow(row["matrix"], vmin=0, vmax=1, cmap="viridis")
         ax.grid(visible=False)
-        ax.set(
-            title=name,
-            xlabel="class",
-            xticks=range(0, len(other), 3),
-            yticks=range(0, len(other), 3),
-        )
+        ticks = range(0, len(is_same), 3)
+        ax.set(title=name, xlabel="class", xticks=ticks, yticks=ticks)
     axes[0].set_ylabel("class")
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}

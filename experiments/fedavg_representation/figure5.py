@@ -17,6 +17,7 @@ each trained model itself on its own federation.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 import fedjax_srp as srp
 from experiments import curves
 from experiments.fedavg_representation import neural
-from experiments.fedavg_representation.neural import FINE_TUNE_EPOCHS, RANDOM, Scale
+from experiments.fedavg_representation.neural import FINE_TUNE_EPOCHS, Scale
 
 PANELS = ("new classes", "new data set")
 
@@ -42,70 +43,58 @@ def adapted_accuracies(scale: Scale, new: Any, history: Any, seed: int) -> np.nd
     return found.scores[0, -1].reshape(len(scale.counts), new.num_clients)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.parse_arguments(__doc__, arguments)
-    rows = (
-        (0, 1) if scale.brightness == 1 else (1,)
-    )  # brightness does not change the panel of new classes
-    size = len(scale.num_classes), 3.6, 0.8 + 2.8 * len(rows), len(rows)
+def adapted(
+    args: argparse.Namespace, scale: Scale, case: Any, history: Any
+) -> dict[str, Any]:
+    """Return the accuracies of new clients, and that of the model on its own federation."""
+    panel, trial, _, _ = case
+    seed = args.seed + trial
+    brightness = scale.brightness if panel else 1.0
+    new = neural.new_clients(scale.new[panel], seed, args.data_dir, brightness)
+    own = None if history is None else history.final_accuracy
+    return {"new": adapted_accuracies(scale, new, history, seed), "global": own}
+
+
+def main() -> None:
+    args, scale = neural.parse_arguments(__doc__)
+    # brightness does not change the panel of new classes
+    panels = (0, 1) if scale.brightness == 1 else (1,)
+    trials = range(scale.trials)
+    trained = list(itertools.product(scale.num_classes, scale.taus))
+    cases = {
+        (panel, trial, c, tau): neural.Trained(
+            scale.training[panel], c, tau, trial, args.step_size
+        )
+        for panel, trial, (c, tau) in itertools.product(
+            panels, trials, [(0, 0), *trained]
+        )
+    }
+    found = neural.judge(args, scale, adapted, cases)
+    size = len(scale.num_classes), 3.6, 0.8 + 2.8 * len(panels), len(panels)
     figure, axes = curves.panels(*size, sharex=True, sharey="row")
     axes = np.atleast_2d(axes)
     results: dict[str, Any] = {}
-    trained = {
-        (row, tau, c, trial): neural.Trained(
-            scale.training[row], c, tau, trial, args.step_size
-        )
-        for row, tau, c, trial in itertools.product(
-            rows, scale.taus, scale.num_classes, range(scale.trials)
-        )
-    }
-    histories = neural.train(args, scale, trained.values())
-    for place, row in enumerate(rows):
-        title = PANELS[row]
-        accuracy: dict[tuple, np.ndarray] = {}
-        overall: dict[tuple, np.ndarray] = {}
-        cases = [(RANDOM, 0, 0)] + [
-            (neural.method_label(tau), tau, c)
-            for c in scale.num_classes
-            for tau in scale.taus
-        ]
-        for trial in range(scale.trials):
-            seed = args.seed + trial
-            new = neural.new_clients(
-                scale.new[row], seed, args.data_dir, scale.brightness if row else 1.0
-            )
-            for case in cases:
-                _, tau, c = case
-                history = histories[trained[row, tau, c, trial]] if tau else None
-                shape = scale.trials, len(scale.counts), new.num_clients
-                accuracy.setdefault(case, np.empty(shape))[trial] = adapted_accuracies(
-                    scale, new, history, seed
-                )
-                if history is not None:
-                    overall.setdefault(case, np.empty(scale.trials))[trial] = (
-                        history.final_accuracy
-                    )
-            print(f"{title}: trial {trial + 1} of {scale.trials} done", flush=True)
-        for column, shown in enumerate(scale.num_classes):
-            ax = axes[place, column]
-            found = results.setdefault(title, {}).setdefault(f"C={shown}", {})
-            for name, tau, c in cases:
-                if tau and c != shown:
-                    continue
-                values = 100 * accuracy[name, tau, c]
-                color = neural.COLORS[scale.taus.index(tau)] if tau else curves.GREY
-                style = {"marker": "o"} | ({} if tau else {"linestyle": ":"})
-                found[name] = curves.draw_line(
+    for of_panel, panel in zip(axes, panels, strict=True):
+        title = PANELS[panel]
+        results[title] = {}
+        for ax, shown in zip(of_panel, scale.num_classes, strict=True):
+            rows = results[title].setdefault(f"C={shown}", {})
+            for tau in (0, *scale.taus):
+                c = shown if tau else 0
+                of_trials = [found[panel, trial, c, tau] for trial in trials]
+                values = 100 * np.array([trial["new"] for trial in of_trials])
+                name = neural.method_label(tau)
+                color, style = neural.line_of(scale.taus, tau)
+                rows[name] = curves.draw_line(
                     ax, scale.counts, values.mean(-1), name, color, **style
                 )
-                found[name]["std"] = curves.rounded(values.std(axis=(0, 2)))
+                rows[name]["std"] = curves.rounded(values.std(axis=(0, 2)))
                 if tau:
-                    of_trials = curves.spread(100 * overall[name, tau, c])
-                    found[name]["global"] = curves.rounded(of_trials)
+                    own = curves.spread([100 * trial["global"] for trial in of_trials])
+                    rows[name]["global"] = curves.rounded(own)
             ax.set(title=f"{title}, C = {shown}", xscale="log")
-            ax.set_xticks(scale.counts, scale.counts)
-            ax.set_xticks([], minor=True)
-        axes[place, 0].set_ylabel("test accuracy, %")
+            curves.ticks_at(ax, scale.counts)
+        of_panel[0].set_ylabel("test accuracy, %")
     for ax in axes[-1]:
         ax.set_xlabel("samples of a new client")
     curves.legend(figure, axes[0, 0], 4)

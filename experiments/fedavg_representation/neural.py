@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,8 +112,15 @@ SCALES = {
 
 
 def method_label(tau: int) -> str:
-    """Return a method's name in the figures."""
-    return "D-SGD (tau = 1)" if tau == 1 else f"FedAvg, tau = {tau}"
+    """Return a method's name in the figures; tau = 0 is a random start."""
+    return {0: RANDOM, 1: "D-SGD (tau = 1)"}.get(tau, f"FedAvg, tau = {tau}")
+
+
+def line_of(taus: Sequence[int], tau: int) -> tuple[str, dict[str, Any]]:
+    """Return color and style of a method's line."""
+    if not tau:
+        return curves.GREY, {"marker": "o", "linestyle": ":"}
+    return COLORS[taus.index(tau)], {"marker": "o"}
 
 
 def optimizer() -> Any:
@@ -163,15 +170,11 @@ def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> Federat
         raise ValueError(
             f"counts={max(counts)}: a new client of {data.name!r} has {sizes.min()} samples; give fewer"
         )
-    rows, labels = (
-        [row[:size] for row, size in zip(rows, sizes, strict=True)],
-        np.asarray(data.y_train),
-    )
-    kept = [
-        part
-        for count in counts
-        for part in partition.cap_examples(rows, labels, count, seed)
-    ]
+    rows = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+    labels = np.asarray(data.y_train)
+    kept = []
+    for count in counts:
+        kept += partition.cap_examples(rows, labels, count, seed)
     padded = np.stack([np.resize(part, max(counts)) for part in kept])
     return dataclasses.replace(
         data,
@@ -187,50 +190,45 @@ def model_for(scale: Scale, data: FederatedData) -> SplitModel:
     return srp.models.get(dataset=data, **scale.model)
 
 
-def parse_arguments(
-    doc: str | None, given: list[str] | None
-) -> tuple[argparse.Namespace, Scale]:
+OF_SCALE = ("steps", "trials", "taus", "num_classes", "brightness")
+OWN = {
+    "step_size": {
+        "type": float,
+        "default": STEP,
+        "help": "step size of training; new clients have 0.1",
+    },
+    "batch_size": {
+        "type": int,
+        "default": BATCH,
+        "help": "of training; new clients have 10",
+    },
+    "taus": {
+        "type": int,
+        "nargs": "+",
+        "help": "of figures 2 and 5; default: those of the scale",
+    },
+    "num_classes": {
+        "type": int,
+        "nargs": "+",
+        "help": "C of figure 5; default: those of the scale",
+    },
+    "brightness": {
+        "type": float,
+        "help": "factor on the new data set's images, figures 2 and 5",
+    },
+    "steps": {"type": int, "help": "T tau; default: that of the scale"},
+    "trials": {"type": int, "help": "default: those of the scale"},
+}
+
+
+def parse_arguments(doc: str | None) -> tuple[argparse.Namespace, Scale]:
     """Parse the command line of a figure; return arguments and scale."""
-    parser = scripts.grid_parser(
-        doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir"
-    )
-    parser.add_argument(
-        "--step-size",
-        type=float,
-        default=STEP,
-        help="step size of training; new clients have 0.1",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=BATCH, help="of training; new clients have 10"
-    )
-    parser.add_argument(
-        "--taus",
-        type=int,
-        nargs="+",
-        help="of figures 2 and 5; default: those of the scale",
-    )
-    parser.add_argument(
-        "--num-classes",
-        type=int,
-        nargs="+",
-        help="C of figure 5; default: those of the scale",
-    )
-    parser.add_argument(
-        "--brightness",
-        type=float,
-        help="factor on the new data set's images, figures 2 and 5",
-    )
-    parser.add_argument("--steps", type=int, help="T tau; default: that of the scale")
-    parser.add_argument("--trials", type=int, help="default: those of the scale")
-    args = parser.parse_args(given)
-    scale = SCALES[args.scale]
-    given = {
-        name: getattr(args, name)
-        for name in ("steps", "trials", "taus", "num_classes", "brightness")
-    }
-    return args, scale._replace(
-        **{name: value for name, value in given.items() if value is not None}
-    )
+    args = scripts.grid_parser(
+        doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", **OWN
+    ).parse_args()
+    given = {name: vars(args)[name] for name in OF_SCALE}
+    own = {name: value for name, value in given.items() if value is not None}
+    return args, SCALES[args.scale]._replace(**own)
 
 
 def suffix(args: argparse.Namespace) -> str:
@@ -241,11 +239,8 @@ def suffix(args: argparse.Namespace) -> str:
 
 def file_name(args: argparse.Namespace, figure: str) -> str:
     """Return the name of a figure's files, which depends on step size, batch size and brightness."""
-    return (
-        figure
-        + suffix(args)
-        + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
-    )
+    bright = "" if args.brightness is None else f"_brightness_{args.brightness:g}"
+    return figure + suffix(args) + bright
 
 
 class Trained(NamedTuple):
@@ -306,6 +301,32 @@ def train(
         argparse.Namespace(**given), variants=variants, options=options
     ).histories_by("variant")
     return {model: runs[str(model)][0] for model in models}
+
+
+Judge = Callable[[argparse.Namespace, Scale, Any, History | None], Any]
+
+
+@scripts.reported()
+def judge(
+    args: argparse.Namespace, scale: Scale, function: Judge, cases: Mapping[Any, Trained]
+) -> dict[Any, Any]:
+    """Train the models of all cases, and measure a function of each; both are kept.
+
+    The function takes arguments and scale, the case, and the history of its model: None for a random start, tau = 0.
+    """
+    models = dict.fromkeys(model for model in cases.values() if model.tau)
+    histories = train(args, scale, models)
+    pairs = {str(case): (case, histories.get(cases[case])) for case in cases}
+
+    def judged(pair: tuple[Any, History | None], setting: str) -> Any:
+        return function(args, scale, *pair)
+
+    judged.__name__ = function.__name__
+    setting = str((scale, args.seed, args.step_size, args.batch_size))
+    found = scripts.measure_each(
+        args, judged, axes={"pair": pairs}, options={"setting": setting}
+    )
+    return dict(zip(cases, found, strict=True))
 
 
 def initial_model(

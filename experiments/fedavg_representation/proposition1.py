@@ -32,12 +32,13 @@ from experiments.fedavg_representation.figure1 import (
 )
 from fedjax_srp.linear import orthonormalize
 
-SETTINGS = {  # title: delta_0, step size, spread of the heads around their mean, mean model in the span of B0
-    "delta_0 = 0.5": (0.5, STEP, 1.0, True),
-    "delta_0 = 0.1": (0.1, STEP, 1.0, True),
-    "step 0.1": (0.5, STEP / 4, 1.0, True),
-    "heads a tenth as far from their mean": (0.5, STEP, 0.1, True),
-    "mean model outside": (0.5, STEP, 1.0, False),
+PLAIN = {"distance": 0.5, "step": STEP, "spread": 1.0, "within": True}
+SETTINGS = {  # delta_0, step size, spread of the heads around their mean, mean model in the span of B0
+    "delta_0 = 0.5": PLAIN,
+    "delta_0 = 0.1": PLAIN | {"distance": 0.1},
+    "step 0.1": PLAIN | {"step": STEP / 4},
+    "heads a tenth as far from their mean": PLAIN | {"spread": 0.1},
+    "mean model outside": PLAIN | {"within": False},
 }
 
 
@@ -66,10 +67,11 @@ def truths(
 
 
 def drawn_tasks(
-    algorithm, trials: int, seed: int, distance: float, spread: float, within: bool
+    step: float, trials: int, seed: int, distance: float, spread: float, within: bool
 ) -> list[tuple]:
     """Return for every trial the tasks of B* and B*', for the B0 from which `simulate` starts with the trial's key."""
     found = []
+    algorithm = srp.algorithms.LinearFedAvg(tasks(1, seed)[0], step_size=step)
     for trial, task in enumerate(tasks(trials, seed)):
         mean = task.heads.mean(axis=0)
         task = dataclasses.replace(
@@ -96,42 +98,26 @@ def measure(
 ) -> dict:
     """Return the last distances over the first, the worse of B* and B*' in every trial, and the lowest of all."""
     found = {}
+    drawn = drawn_tasks(step, trials, seed, distance, spread, within)
     for label, (local_steps, _) in METHODS.items():
-        algorithm = srp.algorithms.LinearFedAvg(
-            tasks(1, seed)[0], step_size=step, local_steps=local_steps
-        )
-        sides = zip(
-            *drawn_tasks(algorithm, trials, seed, distance, spread, within), strict=True
-        )
-        ratio = np.array(
-            [
-                [run.metrics["distance"] for run in runs(algorithm, list(side), rounds)]
-                for side in sides
-            ]
-        )
-        ratio /= distance
+        of_sides = []
+        for side in zip(*drawn, strict=True):
+            histories = runs(list(side), rounds, local_steps, step)
+            of_sides.append([history.metrics["distance"] for history in histories])
+        ratio = np.array(of_sides) / distance
         worse = ratio[:, :, -1].max(axis=0)
         found[label] = {**curves.spread(worse), "of any round": ratio.min()}
     return curves.rounded(found)
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(
+    args = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedavg_representation_proposition1", "seed"
-    )
-    args = parser.parse_args()
-    rounds, trials = SCALES[args.scale]
-    names = ("distance", "step", "spread", "within")
-    variants = {
-        title: dict(zip(names, setting, strict=True))
-        for title, setting in SETTINGS.items()
-    }
-    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
-    found = scripts.measure_each(args, measure, variants=variants, options=options)
+    ).parse_args()
+    options = SCALES[args.scale]
+    found = scripts.measure_each(args, measure, variants=SETTINGS, options=options)
     results = dict(zip(SETTINGS, found, strict=True))
-    curves.save(
-        args, "proposition1", {"trials": trials, "rounds": rounds, "results": results}
-    )
+    curves.save(args, "proposition1", options | {"results": results})
 
 
 if __name__ == "__main__":

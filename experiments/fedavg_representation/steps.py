@@ -13,6 +13,8 @@ federation, and the mean accuracy of the new clients.
 
 from __future__ import annotations
 
+import argparse
+import itertools
 from typing import Any
 
 import jax
@@ -45,67 +47,72 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
     return float(jax.lax.map(of_client, jnp.arange(data.num_clients)).mean())
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.parse_arguments(__doc__, arguments)
-    models = [
-        (panel, neural.Trained(source, scale.shown, tau, trial, step))
-        for trial in range(scale.trials)
-        for tau in scale.taus
-        for step in STEPS.get(tau, ())
-        for panel, source in enumerate(scale.training)
+def scores_by_samples(
+    args: argparse.Namespace, scale: neural.Scale, case: Any, history: Any
+) -> list[dict[str, Any]]:
+    """Return a model's training loss and accuracy, a row for each number of samples of new clients."""
+    trial, tau, step, panel = case
+    seed = args.seed + trial
+    data = trained(args, scale, case).federation(args, scale)
+    common = {
+        "tau": tau,
+        "step": step,
+        "trial": trial,
+        "panel": PANELS[panel],
+        "training_loss": training_loss(scale, history, data),
+        "global": 100 * history.final_accuracy,
+    }
+    new = neural.new_clients(scale.new[panel], seed, args.data_dir)
+    accuracies = 100 * adapted_accuracies(scale, new, history, seed).mean(axis=1)
+    return [
+        common | {"samples": n, "accuracy": float(accuracy)}
+        for n, accuracy in zip(scale.counts, accuracies, strict=True)
     ]
-    histories = neural.train(args, scale, [model for _, model in models])
-    rows = []
-    for panel, model in models:
-        history, seed = histories[model], args.seed + model.trial
-        common = {
-            "tau": model.tau, "step": model.step, "trial": model.trial, "panel": PANELS[panel],
-            "training_loss": training_loss(scale, history, model.federation(args, scale)),
-            "global": 100 * history.final_accuracy,
-        }  # fmt: skip
-        new = neural.new_clients(scale.new[panel], seed, args.data_dir)
-        found = 100 * adapted_accuracies(scale, new, history, seed).mean(axis=1)
-        rows += [
-            common | {"samples": n, "accuracy": a}
-            for n, a in zip(scale.counts, found, strict=True)
-        ]
+
+
+def trained(args: argparse.Namespace, scale: neural.Scale, case: Any) -> neural.Trained:
+    """Return the model of a case."""
+    trial, tau, step, panel = case
+    return neural.Trained(scale.training[panel], scale.shown, tau, trial, step)
+
+
+def main() -> None:
+    args, scale = neural.parse_arguments(__doc__)
+    tried = [(tau, step) for tau in scale.taus for step in STEPS.get(tau, ())]
+    cases = {}
+    for trial, (tau, step), panel in itertools.product(
+        range(scale.trials), tried, range(len(PANELS))
+    ):
+        case = (trial, tau, step, panel)
+        cases[case] = trained(args, scale, case)
+    found = neural.judge(args, scale, scores_by_samples, cases)
+    rows = pd.DataFrame([row for of_case in found.values() for row in of_case])
+    rows = rows.astype(dict.fromkeys(("training_loss", "global", "accuracy"), float))
     kind = "_cnn" if args.scale == "cnn" else ""
     file = scripts.results_folder(args) / f"steps{kind}{neural.suffix(args)}.csv"
-    pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
-    print(table(pd.DataFrame(rows)))
+    rows.to_csv(file, index=False, float_format="%.5g")
+    print(table(rows))
 
 
 def table(rows: pd.DataFrame) -> str:
     """Table of means over the trials that stayed finite, a star at each tau's step of lowest training loss."""
-    head = [
-        "new clients",
-        "tau",
-        "step",
-        *sorted(set(rows["samples"])),
-        "training loss",
-        "global",
-        "trials",
-    ]
+    samples = sorted(set(rows["samples"]))
+    head = ["new clients", "tau", "step", *samples, "training loss", "global", "trials"]
     found = [head]
     best = pages.chosen_steps(rows)
-    for (panel, tau, step), rows_of_step in rows.groupby(
-        ["panel", "tau", "step"], sort=True
-    ):
+    by_step = rows.groupby(["panel", "tau", "step"], sort=True)
+    for (panel, tau, step), of_step in by_step:
         chosen = "*" if best[tau] == step else ""
-        finite = rows_of_step.dropna(subset="training_loss")
-        once, trials = finite.drop_duplicates("trial"), rows_of_step["trial"].nunique()
-        cells = [pages.pm(kept["accuracy"], 1) for _, kept in finite.groupby("samples")]
-        cells += (
-            [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1)]
-            if len(once)
-            else []
-        )
-        cells = cells or ["-"] * (len(head) - 4)
-        cells.append(
-            trials
-            if len(once) == trials
-            else f"{trials - len(once)} of {trials} diverged"
-        )
+        finite = of_step.dropna(subset="training_loss")
+        once = finite.drop_duplicates("trial")
+        cells = ["-"] * (len(samples) + 2)
+        if len(once):
+            scores = [kept["accuracy"] for _, kept in finite.groupby("samples")]
+            cells = [pages.pm(accuracies, 1) for accuracies in scores]
+            cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1)]
+        trials = of_step["trial"].nunique()
+        diverged = trials - len(once)
+        cells.append(f"{diverged} of {trials} diverged" if diverged else trials)
         found.append([panel, tau, f"{step:g}{chosen}", *cells])
     return pages.markdown(found)
 

@@ -18,7 +18,8 @@ local update, over that of the heads of the truth times sqrt(alpha): the paper s
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +35,32 @@ TARGET = 0.1
 CONSTANT = 4800
 
 
-class Scale(NamedTuple):
-    """What is varied around the first entry of each, and how often."""
-
-    steps: tuple[float, ...]  # alpha
-    local_steps: tuple[int, ...]  # tau
-    participants: tuple[int, ...]  # m
-    rounds: int
-    trials: int
+def settings(
+    steps: Sequence[float], local_steps: Sequence[int], participants: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+    """Return settings (alpha, tau, m): one thing is varied at a time around the first of each."""
+    alpha, tau, m = steps[0], local_steps[0], participants[0]
+    return scripts.cases(
+        "alpha tau participants",
+        [
+            *((each, tau, m) for each in steps),
+            *((alpha, each, m) for each in local_steps[1:]),
+            *((alpha, tau, each) for each in participants[1:]),
+        ],
+    )
 
 
 SCALES = {
-    "smoke": Scale((0.4, 0.2), (2, 1), (40, 20), 40, 2),
-    "cpu": Scale((0.2, 0.4, 0.1, 0.05), (2, 1, 3, 5, 10), (40, 30, 20, 10, 4), 3000, 10),
+    "smoke": {
+        "variants": settings((0.4, 0.2), (2, 1), (40, 20)),
+        "options": {"rounds": 40, "trials": 2},
+    },
+    "cpu": {
+        "variants": settings(
+            (0.2, 0.4, 0.1, 0.05), (2, 1, 3, 5, 10), (40, 30, 20, 10, 4)
+        ),
+        "options": {"rounds": 3000, "trials": 10},
+    },
 }
 
 
@@ -150,32 +164,11 @@ def facts_of(task: Any, history: srp.History, alpha: float, tau: int) -> dict[st
     }
 
 
-def cases(scale: Scale) -> list[tuple[float, int, int]]:
-    """Return settings (alpha, tau, m): one thing is varied at a time."""
-    alpha, tau, participants = scale.steps[0], scale.local_steps[0], scale.participants[0]
-    return [
-        *((each, tau, participants) for each in scale.steps),
-        *((alpha, each, participants) for each in scale.local_steps[1:]),
-        *((alpha, tau, each) for each in scale.participants[1:]),
-    ]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.measurement_parser(
+def main() -> None:
+    args = scripts.measurement_parser(
         __doc__, SCALES, "runs/fedavg_representation_theorem2", "seed"
-    )
-    args = parser.parse_args(arguments)
-    scale = SCALES[args.scale]
-    variants = {
-        f"alpha={alpha}, tau={tau}, m={m}": {
-            "alpha": alpha,
-            "tau": tau,
-            "participants": m,
-        }
-        for alpha, tau, m in cases(scale)
-    }
-    options = {"rounds": scale.rounds, "trials": scale.trials, "seed": args.seed}
-    rows = scripts.measure_each(args, measure, variants=variants, options=options)
+    ).parse_args()
+    rows = scripts.measure_each(args, measure, **SCALES[args.scale])
     curves.save(args, "theorem2", {"results": rows})
 
 

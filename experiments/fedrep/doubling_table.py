@@ -19,13 +19,14 @@ A factor is the time with all clients over the time with doubling: above 1, doub
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+import itertools
+from typing import Any
 
 import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, pages, scripts
+from fedjax_srp.lab.report import table as report
 from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0, 100.0)
@@ -44,166 +45,134 @@ METHODS = {
 }
 
 
-class Scale(NamedTuple):
-    """Size and length of the runs."""
-
-    num_clients: int
-    num_rounds: int
-    local_epochs: int
-    hidden: tuple[int, ...]
-    seeds: int
-    methods: tuple[str, ...]
-
-
-SCALES = {
-    "cpu": Scale(50, 100, 5, (64, 32), 4, tuple(METHODS)),
-    "smoke": Scale(10, 12, 1, (8, 8), 2, ("fedper",)),
+OPTIONS = {
+    "dataset": "digits",
+    "classes_per_client": 3,
+    "learning_rate": 0.05,
+    "momentum": 0.5,
+    "eval_every": 1,
+}
+SCALES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {  # seeds, methods
+    "cpu": (
+        {
+            "num_clients": 50,
+            "initial": 5,
+            "num_rounds": 100,
+            "epochs": 5,
+            "hidden": (64, 32),
+        },
+        4,
+        tuple(METHODS),
+    ),
+    "smoke": (
+        {
+            "num_clients": 10,
+            "initial": 2,
+            "num_rounds": 12,
+            "epochs": 1,
+            "hidden": (8, 8),
+        },
+        2,
+        ("fedper",),
+    ),
 }
 
 
-def run(args: Any, scale: Scale, seeds: int) -> dict[Any, list[History]]:
-    """Run all methods, with all clients and with doubling, evaluated after every round; return the seeds of each."""
-    # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
-    fedrep = {"epochs": 1, "representation_epochs": scale.local_epochs}
-    variants = {
-        name: {"method": name, "evaluations": METHODS[name]}
-        | (fedrep if name == "fedrep" else {})
-        for name in args.methods or scale.methods
-    }
-    options = {
-        "dataset": "digits",
-        "num_clients": scale.num_clients,
-        "classes_per_client": 3,
-        "hidden": scale.hidden,
-        "learning_rate": 0.05,
-        "momentum": 0.5,
-        "epochs": scale.local_epochs,
-        "initial": max(2, scale.num_clients // 10),
-        "rounds_per_stage": args.rounds_per_stage,
-        "num_rounds": scale.num_rounds,
-        "eval_every": 1,
-    }
-    axes = {"participation": ["full", "doubling"], "seed": range(seeds)}
-    found = scripts.run_grid(args, variants=variants, axes=axes, options=options)
-    return found.histories_by("variant", "participation")
-
-
-def compare(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
+def compare(full: History, doubling: History, evaluation: str) -> dict[str, Any]:
     """Compare the two runs of one seed; a time is inf if the target was not reached."""
-    final = {"everybody": everybody, "doubling": doubling}
-    found: dict[str, Any] = {
-        f"accuracy_{who}": float(history.mean_scores(evaluation)[-10:].mean())
-        for who, history in final.items()
-    }
-    found |= {
-        f"worst_tenth_{who}": float(history.worst_scores(evaluation)[-10:].mean())
-        for who, history in final.items()
-    }
-    for fraction in FRACTIONS:
+    runs = {"everybody": full, "doubling": doubling}
+    judged = {policy: run.judged_by(evaluation) for policy, run in runs.items()}
+    found: dict[str, Any] = {}
+    for what, group in {"accuracy": "mean", "worst_tenth": "worst_tenth"}.items():
+        for policy, run in judged.items():
+            last = run.group_scores(group)[-10:]
+            found[f"{what}_{policy}"] = float(last.mean())
+    for fraction, cost in itertools.product(FRACTIONS, COSTS):
         target = fraction * found["accuracy_everybody"]
-        for cost in COSTS:
-            times = {
-                policy: _time_to(h, target, cost, evaluation)
-                for policy, h in final.items()
-            }
-            found[f"{fraction:g} C={cost:g}"] = times | {
-                "factor": times["everybody"] / times["doubling"]
-            }
+        times = {
+            policy: report.time_to(run, target, cost) for policy, run in judged.items()
+        }
+        factor = times["everybody"] / times["doubling"]
+        found[f"{fraction:g} C={cost:g}"] = times | {"factor": factor}
     return found
 
 
-def _time_to(history: History, target: float, cost: float, evaluation: str) -> float:
-    """Return the time to a target; evaluations follow every round, so a bound is that of the first one."""
-    place = history.reached(target, evaluation)
-    return math.inf if place is None else float(history.eval_elapsed(cost)[place])
-
-
-def format_factors(factors: list[float]) -> str:
-    """Format the median of the factors with their range; "never" if doubling did not reach the target."""
-
-    def format_factor(factor: float) -> str:
-        return (
-            "never"
-            if factor == 0
-            else f"{factor:.2f}"
-            if factor >= 0.01
-            else f"{factor:.1g}"
-        )
-
-    low, middle, high = (
-        format_factor(float(of(factors))) for of in (np.min, np.median, np.max)
-    )
-    return f"{middle} ({low} to {high})"
+def format_factor(factor: float) -> str:
+    """Format a factor; "never" if doubling did not reach the target."""
+    if factor == 0:
+        return "never"
+    return f"{factor:.2f}" if factor >= 0.01 else f"{factor:.1g}"
 
 
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     """Format the table in Markdown: factors are medians over the seeds, with the lowest and highest."""
-    head = [
-        "method",
-        "judged by",
-        "everybody %",
-        "doubling %",
-        "worst tenth: everybody %",
-        "doubling %",
-    ]
-    head += ["change"]
-    head += [
-        f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS
-    ]
-    rows = [head]
+    places = [(f, c) for f in FRACTIONS for c in COSTS]
+    head = ["method", "judged by", "everybody %", "doubling %"]
+    head += ["worst tenth: everybody %", "doubling %", "change"]
+    rows = [[*head, *(f"{100 * f:g} %, C = {c:g}" for f, c in places)]]
     for name, by_evaluation in results.items():
+        label = srp.methods.label("fedavg_ft" if name == "fedavg" else name)
         for evaluation, seeds in by_evaluation.items():
-            label = srp.methods.label("fedavg_ft" if name == "fedavg" else name)
-            values = {
-                f"{what}_{who}": np.array(
-                    [100 * float(seed[f"{what}_{who}"]) for seed in seeds]
+            values = []
+            for what in ("accuracy", "worst_tenth"):
+                for policy in ("everybody", "doubling"):
+                    of_seeds = [100 * float(seed[f"{what}_{policy}"]) for seed in seeds]
+                    values.append(np.array(of_seeds))
+            values.append(values[3] - values[2])
+            cells = [pages.pm(of_seeds, 1) for of_seeds in values]
+            for f, c in places:
+                factors = [float(seed[f"{f:g} C={c:g}"]["factor"]) for seed in seeds]
+                low, middle, high = (
+                    format_factor(float(of(factors)))
+                    for of in (np.min, np.median, np.max)
                 )
-                for what in ("accuracy", "worst_tenth")
-                for who in ("everybody", "doubling")
-            }
-            values["change"] = (
-                values["worst_tenth_doubling"] - values["worst_tenth_everybody"]
-            )
-            cells = [pages.pm(of_seeds, 1) for of_seeds in values.values()]
-            factors = {
-                place: [float(seed[place]["factor"]) for seed in seeds]
-                for place in seeds[0]
-                if place.startswith("0.")
-            }
-            rows.append(
-                [label, f"`{evaluation}`", *cells, *map(format_factors, factors.values())]
-            )
+                cells.append(f"{middle} ({low} to {high})")
+            rows.append([label, f"`{evaluation}`", *cells])
     return pages.markdown(rows)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds")
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        choices=METHODS,
-        metavar="NAME",
-        help="default: those of the scale",
+def main() -> None:
+    parser = scripts.grid_parser(
+        __doc__,
+        SCALES,
+        "runs/fedrep_doubling",
+        "seeds",
+        methods={
+            "nargs": "+",
+            "choices": METHODS,
+            "metavar": "NAME",
+            "help": "default: those of the scale",
+        },
+        rounds_per_stage={"type": int, "default": STAGE},
     )
-    parser.add_argument("--rounds-per-stage", type=int, default=STAGE)
-    args = parser.parse_args(arguments)
-    scale = SCALES[args.scale]
-    num_seeds = scale.seeds if args.seeds is None else args.seeds
+    args = parser.parse_args()
+    options, num_seeds, names = SCALES[args.scale]
+    names = args.methods or names
+    if args.seeds is not None:
+        num_seeds = args.seeds
     if num_seeds < 2:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
     if args.rounds_per_stage < 1:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
-    with scripts.reported():
-        runs = run(args, scale, num_seeds)
+    variants = {}
+    for name in names:
+        variants[name] = {"method": name, "evaluations": METHODS[name]}
+        if name == "fedrep":  # as in its paper: ten epochs of the head, then these
+            variants[name] |= {"epochs": 1, "representation_epochs": options["epochs"]}
+    axes = {"participation": ["full", "doubling"], "seed": range(num_seeds)}
+    options = OPTIONS | options | {"rounds_per_stage": args.rounds_per_stage}
+    runs = scripts.run_grid(
+        args, variants=variants, axes=axes, options=options
+    ).histories_by("variant", "participation")
     results: dict[str, Any] = {}
-    for name in args.methods or scale.methods:
+    for name in names:
         pairs = list(zip(runs[name, "full"], runs[name, "doubling"], strict=True))
         results[name] = {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
-    print(table(curves.rounded(results)))
+    results = curves.rounded(results)
+    print(table(results))
     suffix = "" if args.rounds_per_stage == STAGE else f"_{args.rounds_per_stage}"
     facts = {"num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
-    facts["results"] = curves.rounded(results)
-    curves.save(args, f"doubling_table{suffix}", facts)
+    curves.save(args, f"doubling_table{suffix}", facts | {"results": results})
 
 
 if __name__ == "__main__":

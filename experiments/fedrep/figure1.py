@@ -21,6 +21,8 @@ fits; here it is 1.0, chosen on other seeds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import fedjax_srp as srp
@@ -28,91 +30,83 @@ from experiments import curves, scripts
 from experiments.fedrep import synthetic
 
 DIM, RANK, CLIENTS, FEDREP_STEP, FEDSGD_STEP = 20, 2, 100, 1.0, 0.5
-SCALES = {  # samples, rounds, eval_every, trials
-    "smoke": ((5,), 10, 5, 2),
-    "cpu": ((5, 10, 20), 500, 20, 10),
-    "full": ((5, 10, 20), 500, 10, 50),
+AXES = {"samples": (5, 10, 20)}
+SCALES = {
+    "smoke": {
+        "axes": {"samples": (5,)},
+        "options": {"rounds": 10, "eval_every": 5, "trials": 2},
+    },
+    "cpu": {"axes": AXES, "options": {"rounds": 500, "eval_every": 20, "trials": 10}},
+    "full": {"axes": AXES, "options": {"rounds": 500, "eval_every": 10, "trials": 50}},
 }
 COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.BLUE}
 
 
+def tasks(seed: int, trials: int, samples: int) -> list:
+    """Draw the training clients of every trial."""
+    drawn = synthetic.make_trials(seed, trials, CLIENTS, 1, DIM, RANK, samples)
+    return [training for training, _ in drawn]
+
+
+def fedrep(task, samples: int, init: str = "descent", **options: Any) -> Any:
+    """Return FedRep with so many fixed samples a client."""
+    make = {"descent": synthetic.FedRepFromDescent, "random": srp.algorithms.LinearFedRep}
+    options |= {"sampling": "fixed", "start": "random"}
+    return make[init](task, step_size=FEDREP_STEP, samples_per_round=samples, **options)
+
+
 def measure(
     samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str
-) -> dict[str, list[list[float]]]:
+) -> dict[str, Any]:
     """Return for each method the (trials, evaluations) mean errors over clients."""
-    tasks = [
-        training
-        for training, _ in synthetic.make_trials(
-            seed, trials, CLIENTS, 1, DIM, RANK, samples
-        )
-    ]
-    make = (
-        synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
-    )
-    fedrep = make(
-        tasks[0],
-        step_size=FEDREP_STEP,
-        samples_per_round=samples,
-        sampling="fixed",
-        start="random",
-    )
-    fedsgd = synthetic.FedSGD(tasks[0], step_size=FEDSGD_STEP, samples=samples)
-    options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}
-    errors = {
-        label: [
-            run.mean_accuracy.tolist()
-            for run in scripts.simulate_each(algorithm, tasks, **options)
-        ]
-        for label, algorithm in (("FedRep", fedrep), ("FedSGD", fedsgd))
+    drawn = tasks(seed, trials, samples)
+    algorithms = {
+        "FedRep": fedrep(drawn[0], samples, init),
+        "FedSGD": synthetic.FedSGD(drawn[0], step_size=FEDSGD_STEP, samples=samples),
     }
-    alone = [float(synthetic.local_only(task, samples).mean()) for task in tasks]
-    evaluations = len(errors["FedRep"][0])
-    return {"Local only": [[error] * evaluations for error in alone], **errors}
+    options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}
+    errors = {}
+    for label, algorithm in algorithms.items():
+        histories = scripts.simulate_each(algorithm, drawn, **options)
+        errors[label] = [history.mean_accuracy for history in histories]
+    alone = [[float(synthetic.local_only(task, samples).mean())] for task in drawn]
+    return {"Local only": np.repeat(alone, rounds // eval_every, axis=1), **errors}
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
-    parser.add_argument("--init", choices=("descent", "random"), default="descent")
-    args = parser.parse_args()
-    counts, rounds, eval_every, trials = SCALES[args.scale]
-    figure, axes = curves.panels(2, sharey=True)
-    options = {"rounds": rounds, "eval_every": eval_every, "trials": trials}
-    options |= {"seed": args.seed, "init": args.init}
-    found = scripts.measure_each(args, measure, axes={"samples": counts}, options=options)
-    errors = {
-        m: {label: np.array(values) for label, values in of_m.items()}
-        for m, of_m in zip(counts, found, strict=True)
-    }
+    args = scripts.measurement_parser(
+        __doc__,
+        SCALES,
+        "runs/fedrep_figure1",
+        "seed",
+        init={"choices": ("descent", "random"), "default": "descent"},
+    ).parse_args()
+    scale = SCALES[args.scale]
+    counts = scale["axes"]["samples"]
+    rounds, eval_every, trials = scale["options"].values()
+    found = scripts.measure_each(args, measure, **scale)
+    figure, (left, right) = curves.panels(2, sharey=True)
     at = np.arange(eval_every, rounds + 1, eval_every)
     results = {}
     for label, color in COLORS.items():
-        final = np.stack([errors[m][label][:, -1] for m in counts], axis=1)
+        errors = [np.array(of_count[label]) for of_count in found]
+        final = np.stack([each[:, -1] for each in errors], axis=1)
+        by_samples = curves.draw_line(left, counts, final, label, color, marker="o")
         results[label] = {
-            "final by samples": curves.draw_line(
-                axes[0], counts, final, label, color, marker="o"
-            )
+            "final by samples": by_samples,
+            "final of every trial": curves.rounded(final.T),
+            f"m={counts[0]}, by round": curves.draw_line(
+                right, at, errors[0], label, color
+            ),
         }
-        results[label]["final of every trial"] = curves.rounded(final.T)
-        few = f"m={counts[0]}, by round"
-        results[label][few] = curves.draw_line(
-            axes[1], at, errors[counts[0]][label], label, color
-        )
-    axes[0].set(
-        title=f"after {rounds} rounds",
-        xlabel="samples m of a client",
-        xticks=counts,
-        yscale="log",
-    )
-    axes[0].set_ylabel(r"mean error $\|\theta_i - B^* w_i^*\|^2$")
-    axes[1].set(title=f"m = {counts[0]}", xlabel="round")
-    curves.legend(figure, axes[0], 3)
+    left.set(title=f"after {rounds} rounds", xlabel="samples m of a client", yscale="log")
+    left.set_xticks(counts)
+    left.set_ylabel(r"mean error $\|\theta_i - B^* w_i^*\|^2$")
+    right.set(title=f"m = {counts[0]}", xlabel="round")
+    curves.legend(figure, left, 3)
     name = "figure1" if args.init == "descent" else "figure1_random"
-    curves.save(
-        args,
-        name,
-        {"init": args.init, "trials": trials, "rounds": rounds, "results": results},
-        figure,
-    )
+    facts = {"init": args.init, "trials": trials, "rounds": rounds, "results": results}
+    curves.save(args, name, facts, figure)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,18 @@ from experiments import curves, scripts
 from experiments.fedrep import figure1, synthetic
 
 RIDGE = 1e-5
-SCALES = {"smoke": ((5,), 2), "cpu": ((5, 10, 20), 10)}  # samples, trials
+SCALES = {
+    "smoke": {"axes": {"samples": (5,)}, "options": {"trials": 2}},
+    "cpu": {"axes": {"samples": (5, 10, 20)}, "options": {"trials": 10}},
+}
 
 
 @scripts.in_double_precision
-def error(task, samples: int, ridge: float) -> float:
+def error(task, samples: int) -> float:
     """Return the mean error of clients that fit their own samples alone."""
 
     def fit(x: jax.Array, y: jax.Array) -> jax.Array:
-        matrix = x.T @ x / samples + ridge * jnp.eye(figure1.DIM)
+        matrix = x.T @ x / samples + RIDGE * jnp.eye(figure1.DIM)
         return jnp.linalg.solve(matrix, x.T @ y / samples)
 
     x, y = (
@@ -36,18 +39,20 @@ def error(task, samples: int, ridge: float) -> float:
     return float(np.sum((theta - true) ** 2, axis=1).mean())
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure1", "seed").parse_args(
-        arguments
-    )
-    counts, trials = SCALES[args.scale]
-    sizes = (figure1.CLIENTS, 1, figure1.DIM, figure1.RANK)
-    results = {}
-    for samples in counts:
-        drawn = synthetic.make_trials(args.seed, trials, *sizes, samples)
-        results[str(samples)] = [error(training, samples, RIDGE) for training, _ in drawn]
+def errors_with_ridge(samples: int, trials: int, seed: int) -> list[float]:
+    """Return the error of every trial."""
+    return [error(task, samples) for task in figure1.tasks(seed, trials, samples)]
+
+
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/fedrep_figure1", "seed"
+    ).parse_args()
+    scale = SCALES[args.scale]
+    found = scripts.measure_each(args, errors_with_ridge, **scale)
+    results = dict(zip(map(str, scale["axes"]["samples"]), found, strict=True))
     curves.save(
-        args, "figure1_ridge", {"trials": trials, "ridge": RIDGE, "results": results}
+        args, "figure1_ridge", scale["options"] | {"ridge": RIDGE, "results": results}
     )
 
 

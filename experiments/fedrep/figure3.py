@@ -39,33 +39,24 @@ METHODS = {  # label: head, step of B and of the head, colour
     "GD-GD": (1, 0.25, curves.ORANGE),
 }
 STARTS = {"descent": "-", "random": "--"}
+CLIENTS = (10, 100, 1000)
 SCALES = {  # clients, starts, trials
     "smoke": ((10,), ("descent",), 2),
-    "cpu": ((10, 100, 1000), ("descent", "random"), 10),
-    "full": ((10, 100, 1000), ("descent", "random"), 50),
+    "cpu": (CLIENTS, tuple(STARTS), 10),
+    "full": (CLIENTS, tuple(STARTS), 50),
 }
 
 
 def measure(
-    label: str,
-    start: str,
-    num_clients: int,
-    trials: int,
-    seed: int,
-    heads: str = "theory",
-) -> list[list[float]]:
+    label: str, start: str, num_clients: int, trials: int, seed: int, heads: str
+) -> list[np.ndarray]:
     """Return the (trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
     shrinks = num_clients if heads == "notebook" else 1
-    head_norm = math.sqrt(RANK / shrinks)
-    drawn = synthetic.make_trials(
-        seed, trials, num_clients, 1, DIM, RANK, SAMPLES, head_norm
-    )
-    tasks = [training for training, _ in drawn]
-    make = (
-        synthetic.FedRepFromDescent if start == "descent" else srp.algorithms.LinearFedRep
-    )
-    algorithm = make(
+    sizes = (num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK / shrinks))
+    tasks = [training for training, _ in synthetic.make_trials(seed, trials, *sizes)]
+    make = {"descent": synthetic.FedRepFromDescent, "random": srp.algorithms.LinearFedRep}
+    algorithm = make[start](
         tasks[0],
         step_size=step_size * shrinks,
         head_step_size=step_size,
@@ -75,55 +66,50 @@ def measure(
         start="random",
     )
     cohort = num_clients // PARTICIPATION
-    options = {
-        "num_rounds": ROUNDS,
-        "eval_every": ROUNDS,
-        "evaluations": (),
-        "chunk_size": cohort,
-    }
     policy = srp.participation.Uniform(cohort)
-    runs = scripts.simulate_each(algorithm, tasks, participation=policy, **options)
-    return [run.metrics["distance"].tolist() for run in runs]
+    options = {"evaluations": (), "chunk_size": cohort, "participation": policy}
+    runs = scripts.simulate_each(
+        algorithm, tasks, num_rounds=ROUNDS, eval_every=ROUNDS, **options
+    )
+    return [run.metrics["distance"] for run in runs]
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_figure3", "seed")
-    parser.add_argument(
-        "--heads",
-        choices=("theory", "notebook"),
-        default="theory",
-        help="their length, see above",
-    )
-    args = parser.parse_args()
+    args = scripts.measurement_parser(
+        __doc__,
+        SCALES,
+        "runs/fedrep_figure3",
+        "seed",
+        heads={
+            "choices": ("theory", "notebook"),
+            "default": "theory",
+            "help": "their length, see above",
+        },
+    ).parse_args()
     counts, starts, trials = SCALES[args.scale]
-    cases = {"num_clients": counts, "label": list(METHODS), "start": starts}
-    options = {"trials": trials, "seed": args.seed, "heads": args.heads}
-    found = scripts.measure_each(args, measure, axes=cases, options=options)
-    distances = dict(zip(itertools.product(*cases.values()), found, strict=True))
-    figure, axes = curves.panels(len(counts), sharey=True)
+    axes = {"num_clients": counts, "label": list(METHODS), "start": starts}
+    found = scripts.measure_each(args, measure, axes=axes, options={"trials": trials})
+    figure, axs = curves.panels(len(counts), sharey=True)
+    panels = dict(zip(counts, axs, strict=True))
+    rounds = np.arange(1, ROUNDS + 1)
     results = {}
-    for ax, n in zip(axes, counts, strict=True):
-        for label, (_, _, color) in METHODS.items():
-            for start in starts:
-                distance = np.array(distances[n, label, start])
-                text = f"{label}, {start} start"
-                drawn = curves.draw_line(
-                    ax,
-                    np.arange(1, ROUNDS + 1),
-                    distance,
-                    text,
-                    color,
-                    linestyle=STARTS[start],
-                )
-                final = distance[:, -LAST:].mean(axis=1)
-                results[f"n={n}, {text}"] = drawn | {"final": curves.rounded(final)}
+    for (n, label, start), distance in zip(
+        itertools.product(*axes.values()), np.array(found), strict=True
+    ):
+        text = f"{label}, {start} start"
+        style = {"linestyle": STARTS[start]}
+        drawn = curves.draw_line(
+            panels[n], rounds, distance, text, METHODS[label][-1], **style
+        )
+        final = distance[:, -LAST:].mean(axis=1)
+        results[f"n={n}, {text}"] = drawn | {"final": curves.rounded(final)}
+    for n, ax in panels.items():
         ax.set(title=f"n = {n}", xlabel="round", yscale="log")
-    axes[0].set_ylabel(r"distance dist$(B, B^*)$")
-    curves.legend(figure, axes[0], 3)
+    axs[0].set_ylabel(r"distance dist$(B, B^*)$")
+    curves.legend(figure, axs[0], 3)
     name = "figure3" if args.heads == "theory" else f"figure3_{args.heads}"
-    curves.save(
-        args, name, {"trials": trials, "rounds": ROUNDS, "results": results}, figure
-    )
+    facts = {"trials": trials, "rounds": ROUNDS, "results": results}
+    curves.save(args, name, facts, figure)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ solved (with k samples, or d without a representation). New samples have the tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 
@@ -26,87 +28,74 @@ from experiments.fedrep.figure1 import (
     CLIENTS,
     COLORS,
     DIM,
-    FEDREP_STEP,
     FEDSGD_STEP,
     RANK,
+    fedrep,
 )
 
 NEW, SAMPLES = 100, 10
-SCALES = {  # samples of new clients, rounds, trials
-    "smoke": ((2,), 5, 2),
-    "cpu": ((1, 2, 5, 10, 20), 500, 10),
-    "full": ((1, 2, 5, 10, 20), 500, 50),
+COUNTS = (1, 2, 5, 10, 20)  # samples of new clients
+SCALES = {
+    "smoke": {"counts": (2,), "rounds": 5, "trials": 2},
+    "cpu": {"counts": COUNTS, "rounds": 500, "trials": 10},
+    "full": {"counts": COUNTS, "rounds": 500, "trials": 50},
 }
 
 
-def make_algorithm(label: str, task, evaluation_samples: int):
+def algorithm_of(label: str, task, evaluation_samples: int):
     """Return the algorithm, with an evaluation that fits a head to `evaluation_samples` samples of a client."""
-    if label == "FedSGD":
-        return synthetic.FedSGD(
-            task,
-            step_size=FEDSGD_STEP,
-            samples=SAMPLES,
-            evaluation_samples=evaluation_samples,
-        )
-    return synthetic.FedRepFromDescent(
-        task,
-        step_size=FEDREP_STEP,
-        samples_per_round=SAMPLES,
-        sampling="fixed",
-        start="random",
-        evaluation_samples=evaluation_samples,
-    )
+    options = {"evaluation_samples": evaluation_samples}
+    if label == "FedRep":
+        return fedrep(task, SAMPLES, **options)
+    return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, **options)
+
+
+def errors_of_new_clients(
+    label: str, counts: Sequence[int], rounds: int, trials: int, seed: int
+) -> list[list[float]]:
+    """Return the (trials, counts) median errors of new clients."""
+    sizes = (CLIENTS, NEW, DIM, RANK, SAMPLES)
+    drawn = synthetic.make_trials(seed, trials, *sizes)
+    tasks, new = zip(*drawn, strict=True)
+    if label == "Local only":
+        return [
+            [float(np.median(synthetic.local_only(clients, n))) for n in counts]
+            for clients in new
+        ]
+    algorithms = [algorithm_of(label, tasks[0], n) for n in counts]
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": ()}
+    histories = scripts.simulate_each(algorithms[0], tasks, chunk_size=CLIENTS, **options)
+    errors = []
+    for trial, history in enumerate(histories):
+        key = jax.random.key(trial)
+        of_trial = []
+        for algorithm in algorithms:
+            scores = srp.evaluate(
+                algorithm, new[trial], history.server_state, key=key, devices=1
+            )
+            of_trial.append(float(np.median(scores["fit_head"])))
+        errors.append(of_trial)
+    return errors
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure4", "seed").parse_args()
-    counts, rounds, trials = SCALES[args.scale]
-    errors = {label: np.empty((trials, len(counts))) for label in COLORS}
-    tasks, new = zip(
-        *synthetic.make_trials(args.seed, trials, CLIENTS, NEW, DIM, RANK, SAMPLES),
-        strict=True,
-    )
-    options = {
-        "num_rounds": rounds,
-        "eval_every": rounds,
-        "evaluations": (),
-        "chunk_size": CLIENTS,
-    }
-    for label in ("FedSGD", "FedRep"):
-        algorithms = [make_algorithm(label, tasks[0], n) for n in counts]
-        for trial, history in enumerate(
-            scripts.simulate_each(algorithms[0], tasks, **options)
-        ):
-            key = jax.random.key(trial)
-            for i, algorithm in enumerate(algorithms):
-                scores = srp.evaluate(
-                    algorithm, new[trial], history.server_state, key=key, devices=1
-                )
-                errors[label][trial, i] = np.median(scores["fit_head"])
-    for trial, clients in enumerate(new):
-        errors["Local only"][trial] = [
-            np.median(synthetic.local_only(clients, n)) for n in counts
-        ]
-
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/fedrep_figure4", "seed"
+    ).parse_args()
+    options = SCALES[args.scale]
+    counts, rounds, trials = options.values()
+    axes = {"label": list(COLORS)}
+    found = scripts.measure_each(args, errors_of_new_clients, axes=axes, options=options)
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}
-    for label, color in COLORS.items():
-        results[label] = curves.draw_line(
-            ax, counts, errors[label], label, color, marker="o"
-        )
-    ax.set(
-        xlabel="samples of a new client",
-        xscale="log",
-        yscale="log",
-        xticks=counts,
-        xticklabels=counts,
-    )
-    ax.set_xticks([], minor=True)
+    for (label, color), errors in zip(COLORS.items(), found, strict=True):
+        results[label] = curves.draw_line(ax, counts, errors, label, color, marker="o")
+    ax.set(xlabel="samples of a new client", xscale="log", yscale="log")
+    curves.ticks_at(ax, counts)
     ax.set_ylabel(r"median error $\|\theta - B^* w^*\|^2$")
     curves.legend(figure, ax, 3)
-    curves.save(
-        args, "figure4", {"trials": trials, "rounds": rounds, "results": results}, figure
-    )
+    facts = {"trials": trials, "rounds": rounds, "results": results}
+    curves.save(args, "figure4", facts, figure)
 
 
 if __name__ == "__main__":

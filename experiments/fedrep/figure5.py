@@ -13,78 +13,59 @@ FedAvg, which take half an hour of a core); `cpu` is scikit-learn's digits, 50 c
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, scripts
 
-
-class Scale(NamedTuple):
-    """Size and length of the runs."""
-
-    federation: dict[str, Any]
-    model: dict[str, Any]
-    batch_size: int
-    epochs: dict[str, tuple[int, ...]]  # by method
-    num_rounds: int
-    seeds: int
-
-
 LAST = 10  # rounds
-DIGITS = {"fedrep": (1, 2, 5, 10, 20), "fedavg": (1, 2, 5, 10, 20)}
-SCALES = {
-    "cpu": Scale(
-        {"dataset": "digits", "num_clients": 50, "classes_per_client": 3}, {"model": "mlp", "hidden": (64, 32)}, 10,
-        DIGITS, 100, 5,
+OPTIONS = {
+    "learning_rate": 0.1,
+    "momentum": 0.5,
+    "participation": "uniform",
+    "eval_every": 10,
+    "eval_last": LAST,
+}
+DIGITS = {
+    "dataset": "digits",
+    "num_clients": 50,
+    "k": 5,
+    "classes_per_client": 3,
+    "model": "mlp",
+    "hidden": (64, 32),
+    "batch_size": 10,
+    "num_rounds": 100,
+}
+CIFAR10 = {
+    "dataset": "cifar10",
+    "num_clients": 100,
+    "k": 10,
+    "classes_per_client": 2,
+    "model": "lenet5",
+    "initialization": "torch",
+    "batch_size": 50,
+    "num_rounds": 100,
+}
+SMALL = {"num_clients": 10, "k": 1, "classes_per_client": 2, "hidden": (8,)}
+EPOCHS = (1, 2, 5, 10, 20)
+SCALES: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], int]] = {
+    # options, epochs of each method, seeds
+    "cpu": (DIGITS, {"fedrep": EPOCHS, "fedavg": EPOCHS}, 5),
+    "cifar10": (CIFAR10, {"fedrep": (1, 2, 5, 10, 15), "fedavg": (1, 2, 5)}, 1),
+    "smoke": (
+        DIGITS | SMALL | {"num_rounds": 11},
+        {"fedrep": (1, 2), "fedavg": (1, 2)},
+        2,
     ),
-    "cifar10": Scale(
-        {"dataset": "cifar10", "num_clients": 100, "classes_per_client": 2},
-        {"model": "lenet5", "initialization": "torch"}, 50,
-        {"fedrep": (1, 2, 5, 10, 15), "fedavg": (1, 2, 5)}, 100, 1,
-    ),
-    "smoke": Scale(
-        {"dataset": "digits", "num_clients": 10, "classes_per_client": 2}, {"model": "mlp", "hidden": (8,)}, 10,
-        {"fedrep": (1, 2), "fedavg": (1, 2)}, 11, 2,
-    ),
-}  # fmt: skip
+}
+EPOCHS_OF = {"fedrep": "head_epochs", "fedavg": "epochs"}  # the option on the axis
 CURVES = {  # label -> method, evaluation, color
     "FedRep, own heads": ("fedrep", "own_head", curves.BLUE),
     "FedAvg": ("fedavg", "global", curves.GREEN),
     "FedAvg+FT": ("fedavg", "fine_tune", curves.PINK),
 }
-
-
-def run(args: Any, scale: Scale) -> dict[str, list[srp.History]]:
-    """Run every method with every number of epochs; return the seeds of each."""
-    variants = {}
-    for name, of_method in scale.epochs.items():
-        for epochs in of_method:
-            own = {"head_epochs" if name == "fedrep" else "epochs": epochs}
-            evaluations = [e for method, e, _ in CURVES.values() if method == name]
-            variants[f"{name} {epochs}"] = {
-                "method": name,
-                "evaluations": evaluations,
-                **own,
-            }
-    options = {
-        "learning_rate": 0.1,
-        "momentum": 0.5,
-        "batch_size": scale.batch_size,
-        "participation": "uniform",
-        "k": scale.federation["num_clients"] // 10,
-        "num_rounds": scale.num_rounds,
-        "eval_every": 10,
-        "eval_last": LAST,
-    }
-    found = scripts.run_grid(
-        args,
-        variants=variants,
-        axes={"seed": range(args.seed, args.seed + scale.seeds)},
-        options=options | scale.federation | scale.model,
-    )
-    return found.histories_by("variant")
 
 
 def accuracy(history: srp.History, evaluation: str) -> float:
@@ -94,35 +75,43 @@ def accuracy(history: srp.History, evaluation: str) -> float:
     return 100 * float(history.mean_scores(evaluation)[-LAST:].mean())
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(
+def main() -> None:
+    args = scripts.grid_parser(
         __doc__, SCALES, "runs/fedrep_figure5", "seed", "data-dir"
-    )
-    args = parser.parse_args(arguments)
-    scale = SCALES[args.scale]
-    with scripts.reported():
-        runs = run(args, scale)
+    ).parse_args()
+    options, epochs_of, num_seeds = SCALES[args.scale]
+    variants = {}
+    for name, of_method in epochs_of.items():
+        evaluations = [e for method, e, _ in CURVES.values() if method == name]
+        for epochs in of_method:
+            variants[f"{name} {epochs}"] = {
+                "method": name,
+                "evaluations": evaluations,
+                EPOCHS_OF[name]: epochs,
+            }
+    runs = scripts.run_grid(
+        args,
+        variants=variants,
+        axes={"seed": scripts.seeds_of(args, num_seeds)},
+        options=OPTIONS | options,
+    ).histories_by("variant")
     figure, (ax,) = curves.panels(1, width=5.4)
     results = {}
     for label, (name, evaluation, color) in CURVES.items():
-        by_epochs = [runs[f"{name} {epochs}"] for epochs in scale.epochs[name]]
-        values = np.transpose(
-            [[accuracy(one, evaluation) for one in seeds] for seeds in by_epochs]
-        )
+        of_epochs = []
+        for epochs in epochs_of[name]:
+            seeds = runs[f"{name} {epochs}"]
+            of_epochs.append([accuracy(history, evaluation) for history in seeds])
         results[label] = curves.draw_line(
-            ax, scale.epochs[name], values, label, color, marker="o"
+            ax, epochs_of[name], np.transpose(of_epochs), label, color, marker="o"
         )
     ax.set(xlabel="local epochs: of FedRep's head, of all in FedAvg", xscale="log")
-    ax.set_xticks(
-        scale.epochs["fedrep"], [str(epochs) for epochs in scale.epochs["fedrep"]]
-    )
-    ax.set_xticks([], minor=True)
+    curves.ticks_at(ax, epochs_of["fedrep"])
     ax.set_ylabel("mean test accuracy, %")
     curves.legend(figure, ax, 3)
-    facts = {"trials": scale.seeds, "rounds": scale.num_rounds, "results": results}
-    curves.save(
-        args, "figure5" if args.scale != "cifar10" else "figure5_cifar10", facts, figure
-    )
+    facts = {"trials": num_seeds, "rounds": options["num_rounds"], "results": results}
+    name = "figure5_cifar10" if args.scale == "cifar10" else "figure5"
+    curves.save(args, name, facts, figure)
 
 
 if __name__ == "__main__":

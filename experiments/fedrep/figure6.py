@@ -19,7 +19,6 @@ client has at most as many samples as its panel says. `--redraw` draws the resul
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,13 +167,6 @@ def accuracies(scale_name: str, seed: int, data_dir: str | None) -> dict[str, li
     }
 
 
-def measure_trials(args: Any, function: Any, scale_name: str, trials: int) -> list[Any]:
-    """Call a function of scale, seed and data folder for every trial."""
-    options = {"scale_name": scale_name}
-    seeds = range(args.seed, args.seed + trials)
-    return scripts.measure_each(args, function, axes={"seed": seeds}, options=options)
-
-
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:
     """Draw a panel for each number of samples; FedAvg is dashed, above APFL, whose shared model is the same."""
     figure, axes = curves.panels(len(panels), width=4.6, height=4.0, sharey=True)
@@ -193,35 +185,36 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.measurement_parser(
-        __doc__, SCALES, "runs/fedrep_figure6", "seed", "data-dir"
-    )
-    parser.add_argument(
-        "--redraw",
-        action="store_true",
-        help="draw the results without training again",
-    )
-    args = parser.parse_args(arguments)
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__,
+        SCALES,
+        "runs/fedrep_figure6",
+        "seed",
+        "data-dir",
+        redraw={
+            "action": "store_true",
+            "help": "draw the results without training again",
+        },
+    ).parse_args()
     scale = SCALES[args.scale]
     name_of_figure = "figure6" if scale.dataset == "digits" else f"figure6_{args.scale}"
     if args.redraw:
-        file = scripts.results_folder(args) / f"{name_of_figure}.json"
-        known = json.loads(file.read_text("utf-8"))
+        known = curves.stored(args, name_of_figure)
         curves.save(args, name_of_figure, known, draw(known["results"]))
         return
+    axes = {"seed": scripts.seeds_of(args, scale.trials)}
+    options = {"scale_name": args.scale}
+    by_trial = scripts.measure_each(args, accuracies, axes=axes, options=options)
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
-    by_trial = measure_trials(args, accuracies, args.scale, scale.trials)
-    accuracy = {name: np.array([found[name] for found in by_trial]) for name in labels}
-
     results: dict[str, dict[str, Any]] = {}
     for place, count in enumerate(scale.counts):
         title = "all samples" if count == ALL else f"{count} samples"
+        results[title] = {}
         for name, label in labels.items():
-            values = 100 * accuracy[name][:, place]
-            results.setdefault(title, {})[label] = curves.summary(
-                np.arange(scale.epochs + 1), values
-            )
+            values = 100 * np.array([found[name][place] for found in by_trial])
+            epochs = np.arange(scale.epochs + 1)
+            results[title][label] = curves.summary(epochs, values)
     facts = {
         "trials": scale.trials,
         "dataset": scale.dataset,

@@ -78,9 +78,8 @@ def control_accuracies(
     fresh = model.init(jax.random.key(10_000 + seed))
     representations = {UNTRAINED: fresh.representation}
     for name in METHODS:
-        representations[name] = params_of(
-            figure6.train(name, scale, old, seed)
-        ).representation
+        state = figure6.train(name, scale, old, seed)
+        representations[name] = params_of(state).representation
     found = {}
     for name, representation in representations.items():
         params = fresh._replace(representation=representation)
@@ -99,15 +98,19 @@ def control_accuracies(
     return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.measurement_parser(
-        __doc__, (), "runs/fedrep_figure6_controls", "seed", "data-dir"
-    )
-    parser.add_argument("--scale", choices=SCALES, default="digits")
-    args = parser.parse_args(arguments)
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__,
+        (),
+        "runs/fedrep_figure6_controls",
+        "seed",
+        "data-dir",
+        scale={"choices": SCALES, "default": "digits"},
+    ).parse_args()
     scale = figure6.SCALES[SCALES[args.scale][0]]
-    name = f"figure6_controls_{args.scale}"
-    by_trial = figure6.measure_trials(args, control_accuracies, args.scale, scale.trials)
+    axes = {"seed": scripts.seeds_of(args, scale.trials)}
+    options = {"scale_name": args.scale}
+    by_trial = scripts.measure_each(args, control_accuracies, axes=axes, options=options)
     results = {}
     for representation in (*METHODS, UNTRAINED):
         row = {}
@@ -119,8 +122,9 @@ def main(arguments: list[str] | None = None) -> None:
         "dataset": scale.dataset,
         "rounds": scale.num_rounds,
         "epochs": scale.epochs,
+        "results": results,
     }
-    curves.save(args, name, facts | {"results": results})
+    curves.save(args, f"figure6_controls_{args.scale}", facts)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,22 +33,12 @@ from fedjax_srp.linear import draw_batch, principal_angle_distance
 
 DIM, RANK, SAMPLES = 20, 2, 10
 NOISE = 0.5  # of new clients
+NEW = 200  # clients
 DESIGNS = ("gaussian", "rademacher", "uniform")
-
-
-class Scale(NamedTuple):
-    """Sizes of the three parts."""
-
-    clients: tuple[int, ...]  # of the start by moments
-    shapes: tuple[tuple[int, int], ...]  # (d, k) for new clients
-    spreads: tuple[float, ...]  # h
-    trials: int
-
-
-SCALES = {
-    "smoke": Scale((64, 256), ((10, 2),), (0.0, 1.0), 2),
-    "cpu": Scale(
-        tuple(4**power for power in range(3, 7)),
+SCALES = {  # clients of the start by moments, (d, k) for new clients, h, trials
+    "smoke": ((64, 256), ((10, 2),), (0.0, 1.0), 2),
+    "cpu": (
+        (64, 256, 1024, 4096),
         ((20, 2), (80, 2), (80, 4), (80, 8)),
         (0.0, 0.5, 1.0, 2.0),
         3,
@@ -56,29 +46,8 @@ SCALES = {
 }
 
 
-def starts(scale: Scale, seed: int) -> list[dict[str, Any]]:
-    """Return the first distances by design and place of B*, and their slope over the samples."""
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    for design in DESIGNS:
-        for num_clients in scale.clients:
-            for place, distances in first_distances(
-                num_clients, seed, design, scale.trials
-            ).items():
-                found.setdefault((design, place), []).append(distances)
-    samples = SAMPLES * np.array(scale.clients)
-    rows = []
-    for (design, place), of_sizes in found.items():
-        means = np.mean(of_sizes, axis=1)
-        slope = np.polyfit(np.log(samples), np.log(means), 1)[0]
-        row = {"design": design, "B*": place, "samples": samples.tolist()}
-        row["distance"] = [[curves.rounded(each) for each in size] for size in of_sizes]
-        row["slope"] = curves.rounded(slope)
-        rows.append(row)
-    return rows
-
-
 def first_distances(
-    num_clients: int, seed: int, design: Any, trials: int
+    design: Any, num_clients: int, trials: int, seed: int
 ) -> dict[str, list[float]]:
     """Return the distance of the first B of each trial, for a random B* and for one along axes."""
 
@@ -102,42 +71,50 @@ def first_distances(
     return found
 
 
-def new_clients(scale: Scale, seed: int, clients: int = 200) -> list[dict[str, Any]]:
-    """Return the samples that a new client needs with and without the representation, by d and k."""
+def starts(
+    clients: Sequence[int], found: Sequence[dict[str, list[float]]]
+) -> list[dict[str, Any]]:
+    """Return the first distances by design and place of B*, and their slope over the samples."""
+    samples = SAMPLES * np.array(clients)
     rows = []
-    for dim, rank in scale.shapes:
-        task = srp.data.linear_task(jax.random.key(seed), 2 * clients, dim, rank, NOISE)
-        old, new = (
-            dataclasses.replace(task, heads=heads) for heads in np.split(task.heads, 2)
-        )
-        algorithm = srp.algorithms.LinearFedRep(old, step_size=0.3, samples_per_round=50)
-        history = srp.simulate(
-            algorithm,
-            old,
-            num_rounds=300,
-            eval_every=300,
-            evaluations=(),
-            key=jax.random.key(seed),
-            progress=False,
-            devices=1,
-        )
-        counts = list(range(rank + 1, 8 * rank + 1))
-        adapted = srp.adapt(
-            new, new, history.server_state, key=jax.random.key(seed), num_samples=counts
-        )
-        errors = np.asarray(adapted.scores)[:, -1].mean(axis=-1)
-        alone = errors_alone(new, range(2 * dim, 4 * dim + 1, max(1, dim // 20)))
-        rows.append(
-            {
-                "d": dim,
-                "k": rank,
-                "distance": curves.rounded(history.metrics["distance"][-1]),
-                "with B": first_below(dict(zip(counts, errors, strict=True))),
-                "alone": first_below(alone),
-                "error with 3 k + 1": curves.rounded(errors[counts.index(3 * rank + 1)]),
-            }
-        )
+    for design, of_design in zip(
+        DESIGNS, np.split(np.array(found), len(DESIGNS)), strict=True
+    ):
+        for place in ("random", "axes"):
+            distances = [of_size[place] for of_size in of_design]
+            means = np.mean(distances, axis=1)
+            row = {"design": design, "B*": place, "samples": samples.tolist()}
+            row["distance"] = curves.rounded(distances)
+            slope = np.polyfit(np.log(samples), np.log(means), 1)[0]
+            row["slope"] = curves.rounded(slope)
+            rows.append(row)
     return rows
+
+
+def samples_of_new_clients(dim: int, rank: int, seed: int) -> dict[str, Any]:
+    """Return the samples that a new client needs with and without the representation."""
+    key = jax.random.key(seed)
+    task = srp.data.linear_task(key, 2 * NEW, dim, rank, NOISE)
+    old, new = (
+        dataclasses.replace(task, heads=heads) for heads in np.split(task.heads, 2)
+    )
+    algorithm = srp.algorithms.LinearFedRep(old, step_size=0.3, samples_per_round=50)
+    options = {"evaluations": (), "progress": False, "devices": 1}
+    history = srp.simulate(
+        algorithm, old, num_rounds=300, eval_every=300, key=key, **options
+    )
+    counts = list(range(rank + 1, 8 * rank + 1))
+    adapted = srp.adapt(new, new, history.server_state, key=key, num_samples=counts)
+    errors = np.asarray(adapted.scores)[:, -1].mean(axis=-1)
+    alone = errors_alone(new, range(2 * dim, 4 * dim + 1, max(1, dim // 20)))
+    return {
+        "d": dim,
+        "k": rank,
+        "distance": curves.rounded(history.metrics["distance"][-1]),
+        "with B": first_below(dict(zip(counts, errors, strict=True))),
+        "alone": first_below(alone),
+        "error with 3 k + 1": curves.rounded(errors[counts.index(3 * rank + 1)]),
+    }
 
 
 def first_below(errors: dict[int, float]) -> int | None:
@@ -169,53 +146,56 @@ def errors_alone(task: Any, counts: Sequence[int]) -> dict[int, float]:
     return {samples: float(mean_error(samples)) for samples in counts}
 
 
-def one_model(scale: Scale, seed: int) -> list[dict[str, Any]]:
-    """Return the errors of one model and of FedRep by the heterogeneity of the heads."""
-    rows = []
-    for spread in scale.spreads:
-        found: dict[str, list[float]] = {"one model": [], "variance": [], "FedRep": []}
-        for trial in range(scale.trials):
-            task = srp.data.linear_task(
-                jax.random.key(seed + trial), 40, DIM, RANK, heads="gaussian"
+def errors_by_spread(h: float, trials: int, seed: int) -> dict[str, Any]:
+    """Return the errors of one model and of FedRep for a heterogeneity of the heads."""
+    found: dict[str, list[float]] = {"one model": [], "variance": [], "FedRep": []}
+    for trial in range(trials):
+        key = jax.random.key(seed + trial)
+        task = srp.data.linear_task(key, 40, DIM, RANK, heads="gaussian")
+        task = dataclasses.replace(task, heads=1.0 + h * task.heads)
+        heads = np.asarray(task.heads)
+        variance = np.sum((heads - heads.mean(0)) ** 2, axis=1).mean()
+        found["variance"].append(float(variance))
+        one_model = srp.algorithms.LinearFedAvg(task, 0.1, local_steps=1)
+        fedrep = srp.algorithms.LinearFedRep(
+            task, 0.1, samples_per_round=10, sampling="full", start="random"
+        )
+        for name, algorithm, evaluation in (
+            ("one model", one_model, "global"),
+            ("FedRep", fedrep, "fit_head"),
+        ):
+            options = {"evaluations": evaluation, "progress": False, "devices": 1}
+            history = srp.simulate(
+                algorithm, task, num_rounds=400, eval_every=400, key=key, **options
             )
-            task = dataclasses.replace(task, heads=1.0 + spread * task.heads)
-            heads = np.asarray(task.heads)
-            found["variance"].append(np.sum((heads - heads.mean(0)) ** 2, axis=1).mean())
-            for name, algorithm in {
-                "one model": srp.algorithms.LinearFedAvg(task, 0.1, local_steps=1),
-                "FedRep": srp.algorithms.LinearFedRep(
-                    task, 0.1, samples_per_round=10, sampling="full", start="random"
-                ),
-            }.items():
-                history = srp.simulate(
-                    algorithm,
-                    task,
-                    num_rounds=400,
-                    eval_every=400,
-                    evaluations="global" if name == "one model" else "fit_head",
-                    key=jax.random.key(seed + trial),
-                    progress=False,
-                    devices=1,
-                )
-                found[name].append(history.final_accuracy)
-        row = {
-            name: [curves.rounded(value) for value in values]
-            for name, values in found.items()
-        }
-        rows.append({"h": spread, **row})
-    return rows
+            found[name].append(history.final_accuracy)
+    return {"h": h, **curves.rounded(found)}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_linear_claims", "seed")
-    args = parser.parse_args(arguments)
-    scale = SCALES[args.scale]
-    facts = {
-        "one model": one_model(scale, args.seed),
-        "new clients": new_clients(scale, args.seed),
-        "starts": starts(scale, args.seed),
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/fedrep_linear_claims", "seed"
+    ).parse_args()
+    clients, shapes, spreads, trials = SCALES[args.scale]
+    options = {"trials": trials}
+    of_spreads = scripts.measure_each(
+        args, errors_by_spread, axes={"h": spreads}, options=options
+    )
+    of_new = scripts.measure_each(
+        args, samples_of_new_clients, variants=scripts.cases("dim rank", shapes)
+    )
+    of_starts = scripts.measure_each(
+        args,
+        first_distances,
+        axes={"design": DESIGNS, "num_clients": clients},
+        options=options,
+    )
+    results = {
+        "one model": of_spreads,
+        "new clients": of_new,
+        "starts": starts(clients, of_starts),
     }
-    curves.save(args, "linear_claims", {"results": facts})
+    curves.save(args, "linear_claims", {"results": results})
 
 
 if __name__ == "__main__":

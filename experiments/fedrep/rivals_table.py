@@ -21,7 +21,7 @@ from experiments.fedrep.rivals import (
     Column,
 )
 from experiments.judged import Row, rows_of, scores_after
-from experiments.pages import markdown
+from experiments.pages import markdown, pm
 
 LARGE_DIFFERENCE = 3.0  # points from the paper's number that need an explanation
 GLOBAL_MODELS = [
@@ -42,21 +42,17 @@ def measure(
     scores, count = 100 * scores[:, tested], history.test_count[tested]
     worst = np.sort(scores, axis=1)[:, : max(1, scores.shape[1] // 10)]
     by_round = scores @ count / count.sum()
-    spread = by_round.std() if len(by_round) > 1 else 0.0
-    found = {
-        "accuracy": by_round.mean(),
-        "worst_tenth": worst.mean(),
-        "std_of_rounds": spread,
-    }
-    rounded: dict[str, Any] = {
-        name: round(float(value), 3) for name, value in found.items()
+    found: dict[str, Any] = {
+        "accuracy": round(float(by_round.mean()), 3),
+        "worst_tenth": round(float(worst.mean()), 3),
+        "std_of_rounds": round(float(by_round.std()), 3),
     }
     if history.diverged is not None:
-        rounded["diverged"] = int(history.diverged)
+        found["diverged"] = int(history.diverged)
     if not row.after:
         means = zip(history.eval_round, history.mean_scores(row.evaluation), strict=True)
-        rounded["by_round"] = {str(at): round(100 * float(mean), 2) for at, mean in means}
-    return rounded
+        found["by_round"] = {str(at): round(100 * float(mean), 2) for at, mean in means}
+    return found
 
 
 def collect(grid: Any) -> dict[str, Any]:
@@ -73,19 +69,21 @@ def collect(grid: Any) -> dict[str, Any]:
     return found
 
 
-def mean_and_text(
-    seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy"
-) -> tuple[float, str]:
-    """Return the mean over seeds, nan if a run diverged, and its text."""
+def mean_of(seeds: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the mean accuracy over seeds; nan if a run diverged."""
     if any("diverged" in run for run in seeds.values()):
-        return np.nan, "diverged"
-    values = np.array([of_seed[what] for of_seed in seeds.values()])
-    if len(values) == 1:
-        return values[0], f"{values[0]:.1f}"
-    return (
-        values.mean(),
-        f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({len(values)})",
-    )
+        return np.nan
+    return float(np.mean([run["accuracy"] for run in seeds.values()]))
+
+
+def shown(of_column: Mapping[str, Any], label: str, what: str = "accuracy") -> str:
+    """Format the mean over seeds of a row; empty if it was not run."""
+    seeds = of_column.get(label, {})
+    if any("diverged" in run for run in seeds.values()):
+        return "diverged"
+    values = [run[what] for run in seeds.values()]
+    number = f" ({len(values)})" if len(values) > 1 else ""
+    return pm(values, 1) + number if values else ""
 
 
 def paper_value(label: str, column: Column) -> float | None:
@@ -93,86 +91,53 @@ def paper_value(label: str, column: Column) -> float | None:
     return None if column.place is None else PAPER[label][column.place]
 
 
-def main_table(
-    found: Mapping[str, Any], columns: Mapping[str, Column]
-) -> list[list[str]]:
+def paper_text(label: str, column: Column) -> str:
+    """Format the paper's number, with a star where its place is inferred."""
+    value = paper_value(label, column)
+    return "lost" if value is None else f"{value:.1f}" + "*" * (label in INFERRED)
+
+
+def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[Any]:
     """Table of our numbers beside the paper's, a row for each method."""
-    head = ["method"]
-    for name in found:
-        head += [columns[name].title] + (
-            ["paper"] if columns[name].place is not None else []
-        )
-    rows = [head]
-    for label in ROWS:
-        row = [label]
-        for name, of_column in found.items():
-            row.append(mean_and_text(of_column[label])[1] if label in of_column else "")
-            if columns[name].place is not None:
-                theirs = paper_value(label, columns[name])
-                row.append(
-                    "lost"
-                    if theirs is None
-                    else f"{theirs:.1f}" + "*" * (label in INFERRED)
-                )
-        rows.append(row)
+    rows = [["method"], *([label] for label in ROWS)]
+    for name, of_column in found.items():
+        column = columns[name]
+        cells = [[column.title], *([shown(of_column, label)] for label in ROWS)]
+        if column.place is not None:
+            texts = ["paper", *(paper_text(label, column) for label in ROWS)]
+            cells = [[*own, text] for own, text in zip(cells, texts, strict=True)]
+        rows = [[*row, *own] for row, own in zip(rows, cells, strict=True)]
     return rows
 
 
-def worst_table(
-    found: Mapping[str, Any], columns: Mapping[str, Column]
-) -> list[list[str]]:
+def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[Any]:
     """Table of the worst tenth of the clients."""
     rows = [["worst tenth of the clients", *(columns[name].title for name in found)]]
     for label in ROWS:
-        cells = [
-            mean_and_text(found[name][label], "worst_tenth")[1]
-            if label in found[name]
-            else ""
-            for name in found
-        ]
+        cells = [shown(of_column, label, "worst_tenth") for of_column in found.values()]
         rows.append([label, *cells])
     return rows
 
 
-def order_table(
-    found: Mapping[str, Any], columns: Mapping[str, Column]
-) -> list[list[str]]:
+def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[Any]:
     """Table of rank correlations with the paper, without the rows whose places are inferred."""
     rows = [[
         "column", "methods compared", "rank correlation", "without FedAvg and FedProx",
         "mean difference, ours less the paper's", "largest",
     ]]  # fmt: skip
     for name, of_column in found.items():
-        theirs = {
-            label: paper_value(label, columns[name])
-            for label in of_column
-            if label not in INFERRED
-        }
-        pairs = {
-            n: (mean_and_text(of_column[n])[0], value)
-            for n, value in theirs.items()
-            if value is not None
-        }
-        frame = pd.DataFrame.from_dict(
-            pairs, "index", columns=["ours", "paper"]
-        ).dropna()  # runs that diverged
+        kept = [label for label in of_column if label not in INFERRED]
+        ours = pd.Series({label: mean_of(of_column[label]) for label in kept})
+        paper = pd.Series({label: paper_value(label, columns[name]) for label in kept})
+        frame = pd.DataFrame({"ours": ours, "paper": paper.astype(float)}).dropna()
         if len(frame) < 3:
             continue
         difference = frame["ours"] - frame["paper"]
         largest = difference[difference.abs().idxmax()]
-        cells = (
-            f"{rank_correlation(frame):.2f}",
-            f"{rank_correlation(frame.drop(index=GLOBAL_MODELS, errors='ignore')):.2f}",
-        )
-        rows.append(
-            [
-                columns[name].title,
-                str(len(frame)),
-                *cells,
-                f"{difference.mean():+.1f}",
-                f"{largest:+.1f}",
-            ]
-        )
+        personal = frame.drop(index=GLOBAL_MODELS, errors="ignore")
+        correlations = (f"{rank_correlation(each):.2f}" for each in (frame, personal))
+        row = [columns[name].title, str(len(frame)), *correlations]
+        rows.append([*row, f"{difference.mean():+.1f}", f"{largest:+.1f}"])
     return rows
 
 
@@ -190,52 +155,32 @@ def group_by_paper_column(
     return [[name for name in found if columns[name].place == place] for place in places]
 
 
-def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[Any]:
     """Table of the cells that differ from the paper by more than `LARGE_DIFFERENCE`, with the authors' options.
 
     The difference left is that of one setting, the code with all its options, even where a single option came nearer;
     cells are empty if that setting has not been run.
     """
-    head = [
-        "column",
-        "method",
-        "ours",
-        "paper",
-        "difference",
-        "as the authors' code",
-        "difference left",
-        "alone",
-    ]
-    rows = [head]
+    head = ["column", "method", "ours", "paper", "difference", "as the authors' code"]
+    rows = [[*head, "difference left", "alone"]]
     for base, *variants in group_by_paper_column(found, columns):
         for label, seeds in found[base].items():
-            ours, theirs = mean_and_text(seeds)[0], paper_value(label, columns[base])
+            ours, theirs = mean_of(seeds), paper_value(label, columns[base])
             if theirs is None or abs(ours - theirs) <= LARGE_DIFFERENCE:
                 continue
-            ran = {
-                variant: mean_and_text(found[variant][label])
-                for variant in variants
-                if label in found[variant]
-            }
-            value, _ = ran.pop(f"{base}_authors", (None, ""))
-            cells = (
-                ["", ""] if value is None else [f"{value:.1f}", f"{value - theirs:+.1f}"]
-            )
-            alone = "; ".join(
-                f"{columns[way].title} {written}" for way, (_, written) in ran.items()
-            )
-            paper = f"{theirs:.1f}" + "*" * (label in INFERRED)
-            rows.append(
-                [
-                    columns[base].title,
-                    label,
-                    f"{ours:.1f}",
-                    paper,
-                    f"{ours - theirs:+.1f}",
-                    *cells,
-                    alone,
-                ]
-            )
+            cells = ["", ""]
+            alone = []
+            for variant in variants:
+                of_variant = found[variant]
+                if variant == f"{base}_authors" and label in of_variant:
+                    value = mean_of(of_variant[label])
+                    cells = [f"{value:.1f}", f"{value - theirs:+.1f}"]
+                elif label in of_variant:
+                    title = columns[variant].title
+                    alone.append(f"{title} {shown(of_variant, label)}")
+            row = [columns[base].title, label, f"{ours:.1f}"]
+            row += [paper_text(label, columns[base]), f"{ours - theirs:+.1f}"]
+            rows.append([*row, *cells, "; ".join(alone)])
     return rows
 
 
@@ -254,25 +199,11 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     """Tables of the methods that were run with several choices of options, one for each column of the paper."""
     tables = []
     for names in group_by_paper_column(found, columns):
-        variants = {columns[name].title: found[name] for name in names}
-        base = columns[names[0]]
-        rows = [["method", *variants, "paper"]]
+        rows = [["method", *(columns[name].title for name in names), "paper"]]
         for label in ROWS:
-            cells = [
-                mean_and_text(variant[label])[1] if label in variant else ""
-                for variant in variants.values()
-            ]
+            cells = [shown(found[name], label) for name in names]
             if sum(map(bool, cells)) > 1:
-                theirs = paper_value(label, base)
-                rows.append(
-                    [
-                        label,
-                        *cells,
-                        "lost"
-                        if theirs is None
-                        else f"{theirs:.1f}" + "*" * (label in INFERRED),
-                    ]
-                )
+                rows.append([label, *cells, paper_text(label, columns[names[0]])])
         if len(rows) > 1:
             tables.append(markdown(rows))
     return "\n\n".join(tables)

@@ -22,22 +22,22 @@ import numpy as np
 import fedjax_srp as srp
 from experiments import batches, curves, scripts
 
-STEPS, TARGET, ROUNDING = (
-    (0.25, 1.0),
-    0.01,
-    1e-4,
-)  # below ROUNDING single precision may break the bound
+STEPS, TARGET = (0.25, 1.0), 0.01
+ROUNDING = 1e-4  # below it single precision may break the bound
 MORE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # samples beyond k
-GRID = (
+SIZES = (
     *((d, n, 2) for d in (20, 100, 500) for n in (10, 100)),
     (100, 1000, 2),
     (100, 100, 5),
     (100, 100, 10),
 )
 SCALES = {  # (d, n, k), rounds, trials
-    "smoke": (((20, 10, 2),), 20, 2),
-    "cpu": (GRID, 150, 10),
-    "full": ((*GRID, (20, 1000, 2), (500, 1000, 2)), 500, 50),
+    "smoke": (((20, 10, 2),), {"rounds": 20, "trials": 2}),
+    "cpu": (SIZES, {"rounds": 150, "trials": 10}),
+    "full": (
+        (*SIZES, (20, 1000, 2), (500, 1000, 2)),
+        {"rounds": 500, "trials": 50},
+    ),
 }
 
 
@@ -83,19 +83,13 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/fedrep_samples", "seed")
-    args = parser.parse_args()
-    sizes, rounds, trials = SCALES[args.scale]
-    variants = {
-        f"d={d}, n={n}, k={k}": {"dim": d, "clients": n, "rank": k} for d, n, k in sizes
-    }
-    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/fedrep_samples", "seed"
+    ).parse_args()
+    sizes, options = SCALES[args.scale]
+    variants = scripts.cases("dim clients rank", sizes)
     results = scripts.measure_each(args, measure, variants=variants, options=options)
-    curves.save(
-        args,
-        "samples",
-        {"trials": trials, "rounds": rounds, "target": TARGET, "results": results},
-    )
+    curves.save(args, "samples", options | {"target": TARGET, "results": results})
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ HERE = Path(__file__).parent
 TRAININGS = judged.trainings(ROWS)
 
 
-def run(args: Any, columns: Mapping[str, Column]) -> Any:
-    """Train every method on every column."""
-    variants = {}
+def variants(args: Any, columns: Mapping[str, Column]) -> dict[str, dict[str, Any]]:
+    """Return the training of every method on every column."""
+    found = {}
     for name, column in columns.items():
         num_clients = column.federation.get("num_clients")
         if num_clients is None:  # those of the data set
@@ -39,28 +39,31 @@ def run(args: Any, columns: Mapping[str, Column]) -> Any:
         for training in args.methods:
             options = run_options(column, training, num_clients)
             options["evaluations"] = judged.during(judged.rows_of(ROWS, training))
-            variants[f"{name}/{training}"] = options
-    return scripts.run_grid(
-        args,
-        variants=variants,
-        axes={"seed": args.seeds},
-        options={"eval_every": 10, "eval_last": AVERAGED, "models": True},
-    )
+            found[f"{name}/{training}"] = options
+    return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, COLUMNS, "runs/fedrep", "data-dir")
-    parser.add_argument(
-        "--columns",
-        nargs="+",
-        metavar="NAME",
-        help="default: all of the scale but sent140",
+@scripts.reported()
+def main() -> None:
+    parser = scripts.grid_parser(
+        __doc__,
+        COLUMNS,
+        "runs/fedrep",
+        "data-dir",
+        columns={
+            "nargs": "+",
+            "metavar": "NAME",
+            "help": "default: all of the scale but sent140",
+        },
+        methods={
+            "nargs": "+",
+            "metavar": "NAME",
+            "choices": TRAININGS,
+            "default": list(TRAININGS),
+        },
+        seeds={"type": int, "nargs": "+", "default": [0]},
     )
-    parser.add_argument(
-        "--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS)
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     columns = COLUMNS[args.scale]
     for name in args.columns or ():
         if name not in columns:
@@ -69,16 +72,18 @@ def main(arguments: list[str] | None = None) -> None:
             )
     chosen = args.columns or [name for name in columns if name != "sent140"]
     args.out /= args.scale
-    with scripts.reported():
-        grid = run(args, {name: columns[name] for name in chosen})
-        found = rivals_table.collect(grid)
+    grid = scripts.run_grid(
+        args,
+        variants=variants(args, {name: columns[name] for name in chosen}),
+        axes={"seed": args.seeds},
+        options={"eval_every": 10, "eval_last": AVERAGED, "models": True},
+    )
+    found = rivals_table.collect(grid)
     is_ablation = args.scale == "ablation"
     file = f"{'ablation' if is_ablation else 'table1'}.json"
     runs = rivals_table.merge(found, (args.results or HERE / "results") / file)
-    if is_ablation:
-        print(rivals_table.ablation(runs, columns))
-    else:
-        print(rivals_table.tables(runs))
+    table = rivals_table.ablation if is_ablation else rivals_table.tables
+    print(table(runs))
 
 
 if __name__ == "__main__":

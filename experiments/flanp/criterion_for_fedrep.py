@@ -11,7 +11,6 @@ c / (n s) would). Targets are 95 and 99 % of FedRep's final accuracy with the sa
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Any
 
@@ -24,7 +23,7 @@ from experiments import curves, scripts
 from fedjax_srp.lab.report import table
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
-SHARED = {
+OPTIONS = {
     "method": "fedrep",
     "dataset": "digits",
     "num_clients": 50,
@@ -36,12 +35,12 @@ SHARED = {
 }
 INITIAL = 5
 CRITERION = srp.participation.StatisticalAccuracy(INITIAL, first_threshold=0.5)
+FEDREP = "FedRep, no stages"
 STAGES = {
-    "FedRep, no stages": srp.participation.Full(),
-    **{
-        f"{rounds} rounds a stage": srp.participation.Doubling(INITIAL, rounds)
-        for rounds in (5, 10, 20)
-    },
+    FEDREP: srp.participation.Full(),
+    "5 rounds a stage": srp.participation.Doubling(INITIAL, 5),
+    "10 rounds a stage": srp.participation.Doubling(INITIAL, 10),
+    "20 rounds a stage": srp.participation.Doubling(INITIAL, 20),
     "criterion, shrinks by 1/2": CRITERION,
     "criterion, by 1/sqrt(2)": dataclasses.replace(CRITERION, shrinkage=0.5**0.5),
 }
@@ -56,30 +55,13 @@ COLORS = (
 FRACTIONS = (0.95, 0.99)
 
 
-def measure(
-    args: argparse.Namespace, seeds: range, num_rounds: int
-) -> dict[str, dict[str, Any]]:
-    """Return times to the targets, rounds of every stage and accuracies, seed by seed."""
-    found = scripts.run_grid(
-        args,
-        variants={str(seed): {"seed": seed, "partition_seed": seed} for seed in seeds},
-        axes={"participation": STAGES},
-        options=SHARED | {"num_rounds": num_rounds},
-    )
-    histories = found.histories_by("participation")
-    goals = [
-        [f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]
-    ]
+def row_of(run: srp.History, fedrep: srp.History) -> dict[str, Any]:
+    """Return a seed's times to the targets, rounds of every stage and accuracy."""
+    goals = [fraction * fedrep.final_accuracy for fraction in FRACTIONS]
     return {
-        name: {
-            "times": [
-                [curves.rounded(table.time_to(h, g)) for g in of]
-                for h, of in zip(runs, goals, strict=True)
-            ],
-            "rounds": [[stage.num_rounds for stage in h.stages()] for h in runs],
-            "accuracy": [curves.rounded(h.final_accuracy) for h in runs],
-        }
-        for name, runs in histories.items()
+        "times": [curves.rounded(table.time_to(run, goal)) for goal in goals],
+        "rounds": [stage.num_rounds for stage in run.stages()],
+        "accuracy": curves.rounded(run.final_accuracy),
     }
 
 
@@ -89,23 +71,13 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
     rng = np.random.default_rng(0)
     for place, (ax, fraction) in enumerate(zip(axes, FRACTIONS, strict=True)):
         for row, (found, color) in enumerate(zip(results.values(), COLORS, strict=True)):
-            times = np.array([of_seed[place] for of_seed in found["times"]], float)
+            times = np.array(found["times"], float)[:, place]
             seen = times[np.isfinite(times)]
-            ax.plot(
-                seen,
-                row + rng.uniform(-0.15, 0.15, len(seen)),
-                "o",
-                color=color,
-                markersize=4,
-                alpha=0.7,
-            )
+            heights = row + rng.uniform(-0.15, 0.15, len(seen))
+            ax.plot(seen, heights, "o", color=color, markersize=4, alpha=0.7)
             if len(seen) == len(times):
-                ax.plot(
-                    [np.median(times)] * 2,
-                    [row - 0.3, row + 0.3],
-                    color=color,
-                    linewidth=2.5,
-                )
+                bar = [row - 0.3, row + 0.3]
+                ax.plot([np.median(times)] * 2, bar, color=color, linewidth=2.5)
             else:
                 ax.text(0.99, row, f"{len(seen)} of {len(times)} reached it", ha="right", va="center", fontsize=7,
                         transform=ax.get_yaxis_transform())  # fmt: skip
@@ -121,12 +93,20 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args = scripts.grid_parser(__doc__, SCALES, "runs/flanp", "seed").parse_args(
-        arguments
-    )
+def main() -> None:
+    args = scripts.grid_parser(__doc__, SCALES, "runs/flanp", "seed").parse_args()
     num_seeds, num_rounds = SCALES[args.scale]
-    results = measure(args, range(args.seed, args.seed + num_seeds), num_rounds)
+    seeds = scripts.seeds_of(args, num_seeds)
+    found = scripts.run_grid(
+        args,
+        axes={"participation": STAGES, "seed": seeds},
+        where=scripts.own_partitions(seeds),
+        options=OPTIONS | {"num_rounds": num_rounds},
+    ).histories_by("participation")
+    results = {}
+    for name, runs in found.items():
+        rows = map(row_of, runs, found[FEDREP])
+        results[name] = curves.columns(list(rows))
     curves.save(args, "criterion_for_fedrep", {"results": results}, draw(results))
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
-from experiments.flanp.panels import curves, parser, scripts, write_results
+from experiments.flanp.panels import curves, parser, scripts
 from experiments.flanp.time_ratios import TABLES, gap_at_start, initial_weights
 from experiments.flanp.worlds import World, linear
 from fedjax_srp import theory
@@ -44,121 +44,109 @@ def simulate_exact(
     world: World, seed: int, initial: int, local_steps: int, num_rounds: int
 ) -> Trajectory:
     """Simulate FLANP from `initial` clients; FedGATE is the case of all clients."""
-    x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
-    key, clock = jax.random.key(seed), world.clock(local_steps)
-    state = clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), len(x))
-    times, _ = clock.sample(key, state, jnp.zeros(()))
-    order = np.argsort(np.asarray(times.realised), kind="stable")
-    times, x, y = np.asarray(times.realised, np.float64)[order], x[order], y[order]
-    hessians, targets = (
-        np.einsum("isd,ise->ide", x, x) / x.shape[1],
-        np.einsum("isd,is->id", x, y) / x.shape[1],
-    )
-    (mu, smoothness), num_clients = world.data.curvature, len(x)
+    key = jax.random.key(seed)
+    clock = world.clock(local_steps)
+    num_clients = world.data.num_clients
+    state = clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), num_clients)
+    realised = np.asarray(clock.sample(key, state, jnp.zeros(()))[0].realised, np.float64)
+    order = np.argsort(realised, kind="stable")
+    times = realised[order]
+    x = np.asarray(world.data.x, np.float64)[order]
+    y = np.asarray(world.data.y, np.float64)[order]
+    hessians = np.einsum("isd,ise->ide", x, x) / x.shape[1]
+    targets = np.einsum("isd,is->id", x, y) / x.shape[1]
+    mu, smoothness = world.data.curvature
     minimiser = np.linalg.solve(hessians.mean(0), targets.mean(0))
     # tau steps of w_i <- w_i - eta (H_i w_i - b_i - delta_i): w_i = A_i w + B_i (b_i + delta_i)
     step = 1 / (2 * smoothness * local_steps)
     values, vectors = np.linalg.eigh(hessians)
     shrunk = (1 - step * values) ** local_steps
-    summed = np.where(
-        step * values > 1e-12,
-        (1 - shrunk) / np.maximum(values, 1e-12),
-        step * local_steps,
-    )
+    of_flat = step * local_steps
+    summed = (1 - shrunk) / np.maximum(values, 1e-12)
+    summed = np.where(step * values > 1e-12, summed, of_flat)
     powers, sums = (
         (vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed)
     )
 
-    w, n, elapsed, found = (
-        np.asarray(initial_weights(world, seed), np.float64),
-        initial,
-        0.0,
-        [],
-    )
+    w = np.asarray(initial_weights(world, seed), np.float64)
+    n = initial
+    elapsed = 0.0
+    found = []
     tracking = np.zeros_like(targets)
+    c = world.constants["accuracy_constant"]
     for _ in range(num_rounds):
-        own = powers[:n] @ w + np.einsum(
-            "ide,ie->id", sums[:n], targets[:n] + tracking[:n]
-        )
+        shifted = targets[:n] + tracking[:n]
+        own = powers[:n] @ w + np.einsum("ide,ie->id", sums[:n], shifted)
         moves = (w - own) / step
         tracking[:n] += (moves - moves.mean(0)) / local_steps
-        w, elapsed = w - step * moves.mean(0), elapsed + times[n - 1]
+        w = w - step * moves.mean(0)
+        elapsed += times[n - 1]
         gradient = hessians[:n].mean(0) @ w - targets[:n].mean(0)
-        met = gradient @ gradient <= 2 * mu * world.constants["accuracy_constant"] / (
-            n * world.constants["samples_per_client"]
-        )
+        met = gradient @ gradient <= 2 * mu * c / (n * x.shape[1])
         found.append((elapsed, np.linalg.norm(w - minimiser), met and n == num_clients))
         if met and n < num_clients:
-            n, tracking = min(2 * n, num_clients), np.zeros_like(targets)
+            n = min(2 * n, num_clients)
+            tracking = np.zeros_like(targets)
     return Trajectory(*map(np.array, zip(*found, strict=True)))
 
 
-def measure(seeds: int, **size: int) -> dict[str, Any]:
-    """Return for each target the values of `COLUMNS` of the seeds that reached it with both methods."""
-    found: dict[str, Any] = {
-        name: {column: [] for column in COLUMNS}
-        for name in (*map(str, TARGETS), "tightening")
-    }
-    found["propositions_equal"] = []
-    for seed in range(seeds):
-        world = linear(seed, None, **size, full_batch=True)
-        runs = [
-            simulate_exact(world, seed, n, LOCAL_STEPS, 400)
-            for n in (world.initial, world.data.num_clients)
-        ]
-        for name in (*map(str, TARGETS), "tightening"):
-            reached = [
-                run.completed if name == "tightening" else run.distance <= float(name)
-                for run in runs
-            ]
-            if not all(of.any() for of in reached):
-                continue
-            n, m = (int(np.argmax(of)) + 1 for of in reached)
-            ours, theirs = runs[0].elapsed[n - 1], runs[1].elapsed[m - 1]
-            for column, value in zip(
-                COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True
-            ):
-                found[name][column].append(curves.rounded(value))
-        found["propositions_equal"].append(curves.rounded(theory_ratio(world, seed)))
+def measure(seed: int, **size: int) -> dict[str, Any]:
+    """Return times and rounds of both methods to each target, None if one did not reach it, and equation 4."""
+    world = linear(seed, None, **size, full_batch=True)
+    flanp, fedgate = (
+        simulate_exact(world, seed, n, LOCAL_STEPS, 400)
+        for n in (world.initial, world.data.num_clients)
+    )
+    found: dict[str, Any] = {"propositions_equal": theory_ratio(world, seed)}
+    for target in (*TARGETS, "tightening"):
+        places = []
+        for run in (flanp, fedgate):
+            is_tightening = target == "tightening"
+            reached = run.completed if is_tightening else run.distance <= target
+            places += np.flatnonzero(reached)[:1].tolist()
+        found[str(target)] = None
+        if len(places) == 2:
+            ours, theirs = places
+            time, other = flanp.elapsed[ours], fedgate.elapsed[theirs]
+            found[str(target)] = {
+                "T_FLANP": time,
+                "T_FedGATE": other,
+                "ratio": time / other,
+                "rounds_FLANP": ours + 1,
+                "rounds_FedGATE": theirs + 1,
+                "equal_speeds": (ours + 1) / (theirs + 1),
+            }
     return found
-
-
-COLUMNS = (
-    "T_FLANP",
-    "T_FedGATE",
-    "ratio",
-    "rounds_FLANP",
-    "rounds_FedGATE",
-    "equal_speeds",
-)
 
 
 def theory_ratio(world: World, seed: int) -> float:
     """Ratio of the two expressions of equation 4 (Propositions 2 and 3) at equal speeds."""
-    samples, c = (
-        world.constants["samples_per_client"],
-        world.constants["accuracy_constant"],
-    )
-    ones, gap = np.ones(world.data.num_clients), gap_at_start(world, seed)
-    return theory.flanp_time(ones, 1, 1, samples, 1, c) / theory.fedgate_time(
-        ones, 1, samples, 1, c, gap
-    )
+    samples = world.constants["samples_per_client"]
+    c = world.constants["accuracy_constant"]
+    ones = np.ones(world.data.num_clients)
+    flanp = theory.flanp_time(ones, 1, 1, samples, 1, c)
+    return flanp / theory.fedgate_time(ones, 1, samples, 1, c, gap_at_start(world, seed))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    command = parser(__doc__, scripts.measurement_parser)
-    args = command.parse_args(arguments)
+def main() -> None:
+    args = parser(__doc__, scripts.measurement_parser).parse_args()
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":
         sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
     variants = {
         f"N = {size['num_clients']}, s = {size['samples']}": size for size in sizes
     }
-    options = {"seeds": args.seeds or SEEDS[args.scale]}
-    rows = scripts.measure_each(args, measure, variants=variants, options=options)
-    found = dict(zip(variants, rows, strict=True))
-    curves.print_results(found)
-    write_results(args, "fixed_target", found)
+    axes = {"seed": range(args.seeds or SEEDS[args.scale])}
+    found = scripts.measure_by(args, measure, "variant", variants=variants, axes=axes)
+    results = {}
+    for name, rows in found.items():
+        results[name] = {}
+        for target in (*map(str, TARGETS), "tightening"):
+            of_target = [row[target] for row in rows if row[target]]
+            results[name][target] = curves.columns(of_target) if of_target else {}
+        equal = [row["propositions_equal"] for row in rows]
+        results[name]["propositions_equal"] = curves.rounded(equal)
+    curves.save(args, "fixed_target", {"results": results})
 
 
 if __name__ == "__main__":

@@ -11,15 +11,13 @@ of the way to the start, on a logarithmic scale (at the start itself the ratio i
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 import fedjax_srp as srp
@@ -59,38 +57,32 @@ class Runs(NamedTuple):
     worlds: list[World]
 
 
-def run_panels(
-    args: argparse.Namespace, command: argparse.ArgumentParser, panels: Sequence[Panel]
-) -> list[Runs]:
-    """Run these panels as one grid; report errors as those of the command line."""
+@scripts.reported()
+def run_panels(args: argparse.Namespace, panels: Sequence[Panel]) -> list[Runs]:
+    """Run these panels as one grid."""
     if args.seeds is not None:
         panels = [panel._replace(seeds=args.seeds) for panel in panels]
-    worlds: dict[str, list[World]] = {}
+    found = []
     variants = {}
-    with scripts.reported():
-        for panel in panels:
-            make = WORLDS[panel.world]
-            of_seeds = [
-                make(seed, args.data_dir, **panel.options) for seed in range(panel.seeds)
-            ]
-            worlds[panel.name()] = of_seeds
-            for method, (seed, world) in itertools.product(
-                panel.methods, enumerate(of_seeds)
-            ):
-                variants[f"{panel.name()}/{method}/{seed}"] = CURVES[method].options(
+    for panel in panels:
+        make = WORLDS[panel.world]
+        worlds = [
+            make(seed, args.data_dir, **panel.options) for seed in range(panel.seeds)
+        ]
+        names = {}
+        for method in panel.methods:
+            names[method] = [f"{panel.name()}/{method}/{s}" for s in range(panel.seeds)]
+            for seed, (name, world) in enumerate(zip(names[method], worlds, strict=True)):
+                variants[name] = CURVES[method].options(
                     world, seed, panel.num_rounds, panel.eval_every
                 )
-        args.out /= args.scale
-        found = scripts.run_grid(args, variants=variants).histories_by("variant")
-    runs = []
-    for panel in panels:
-        of_seeds = worlds[panel.name()]
-        histories = {}
-        for method in panel.methods:
-            names = [f"{panel.name()}/{method}/{seed}" for seed in range(panel.seeds)]
-            histories[method] = [found[name][0] for name in names]
-        runs.append(Runs(panel, histories, of_seeds))
-    return runs
+        found.append((panel, names, worlds))
+    args.out /= args.scale
+    runs = scripts.run_grid(args, variants=variants).histories_by("variant")
+    return [
+        Runs(panel, {m: [runs[name][0] for name in names[m]] for m in names}, worlds)
+        for panel, names, worlds in found
+    ]
 
 
 def trajectory(
@@ -104,96 +96,74 @@ def trajectory(
 
 def lowest_value(history: srp.History, metric: str | None) -> float:
     """Return the lowest value of a curve; inf if the run diverged."""
-    return (
-        math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
+    if history.diverged:
+        return math.inf
+    return float(np.nanmin(trajectory(history, metric)[2]))
+
+
+def time_ratios(runs: Runs, rival: str, ours: str, value: float) -> np.ndarray:
+    """Return the rival's times to a value over FLANP's, seed by seed; nan where both stay above, inf where one does."""
+    metric = runs.worlds[0].metric
+    theirs, own = (
+        np.array([h.time_to(value, metric=metric) for h in runs.histories[name]], float)
+        for name in (rival, ours)
     )
+    with np.errstate(invalid="ignore"):
+        return theirs / np.maximum(own, 1e-12)
 
 
 def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     """Return the ratios of the rival's time to FLANP's, seed by seed, as the module docstring defines them."""
     metric = runs.worlds[0].metric
-    pair = {name: runs.histories[name] for name in (ours, rival)}
-    end = 1.05 * max(
-        lowest_value(history, metric)
-        for histories in pair.values()
-        for history in histories
-    )
-    start = min(
-        float(trajectory(history, metric)[2][0])
-        for histories in pair.values()
-        for history in histories
-    )
-
-    def ratios(value: float) -> np.ndarray:
-        times = {
-            name: np.array([h.time_to(value, metric=metric) for h in histories])
-            for name, histories in pair.items()
-        }
-        return times[rival] / np.maximum(times[ours], 1e-12)
-
+    both = [*runs.histories[ours], *runs.histories[rival]]
+    end = 1.05 * max(lowest_value(history, metric) for history in both)
+    start = min(float(trajectory(history, metric)[2][0]) for history in both)
     if not (math.isfinite(end) and end < start):
         return {"end": curves.rounded(end), "at_end": None, "at_most": None}
     values = np.geomspace(end, math.sqrt(end * start), VALUES)
-    means = [ratios(value).mean() for value in values]
+    means = [time_ratios(runs, rival, ours, value).mean() for value in values]
     best = float(values[int(np.argmax(means))])
-    return {
-        "end": curves.rounded(end), "at_end": curves.rounded(ratios(end)),
-        "best": curves.rounded(best), "at_most": curves.rounded(ratios(best)),
-    }  # fmt: skip
+    found = {
+        "end": end,
+        "at_end": time_ratios(runs, rival, ours, end),
+        "best": best,
+        "at_most": time_ratios(runs, rival, ours, best),
+    }
+    return curves.rounded(found)
 
 
 def ratios_at_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | None]]]:
     """Return the ratios at each of the panel's values, seed by seed; None where either method stays above."""
-    metric, found = runs.worlds[0].metric, {}
-    for rival in [name for name in runs.panel.methods if name not in FLANP_VARIANTS]:
-        pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
-        found[rival] = {
-            str(value): [
-                _ratio(*(run.time_to(value, metric=metric) for run in pair))
-                for pair in pairs
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for rival in rivals_in(runs):
+        found[rival] = {}
+        for value in runs.panel.values:
+            ratios = time_ratios(runs, rival, ours, value)
+            found[rival][str(value)] = [
+                curves.rounded(ratio) if 0 < ratio < math.inf else None
+                for ratio in ratios
             ]
-            for value in runs.panel.values
-        }
     return found
 
 
-def _ratio(theirs: float, ours: float) -> float | None:
-    return curves.rounded(theirs / ours) if math.isfinite(theirs + ours) else None
+def rivals_in(runs: Runs) -> list[str]:
+    """Return the methods of a panel that are not FLANP."""
+    return [name for name in runs.panel.methods if name not in FLANP_VARIANTS]
 
 
 def stage_norms(history: srp.History) -> list[list[float | int | None]]:
     """Return of each stage the number of clients, the threshold of the gradient norm, and the lowest norm reached."""
-    norm, threshold = (
-        history.metrics["global_grad_norm"],
-        history.metrics["grad_norm_threshold"],
-    )
+    norm = history.metrics["global_grad_norm"]
+    threshold = history.metrics["grad_norm_threshold"]
     found = []
     for stage in history.stages():
         at = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
-        found.append(
-            [
-                stage.cohort_size,
-                curves.rounded(threshold[at][-1]),
-                curves.rounded(np.nanmin(norm[at])),
-            ]
-        )
+        norms = curves.rounded([threshold[at][-1], np.nanmin(norm[at])])
+        found.append([stage.cohort_size, *norms])
     return found
 
 
 FLANP_VARIANTS = ("flanp", "gentle", "early", "half")
-
-
-def mean_std(values: list[float] | None) -> str:
-    """Format mean ± standard deviation over seeds."""
-    if values is None:
-        return "-"
-    numbers = np.array(values, float)
-    deviation = (
-        f" ± {numbers.std(ddof=1):.2g}"
-        if len(numbers) > 1 and np.isfinite(numbers).all()
-        else ""
-    )
-    return f"{numbers.mean():.3g}{deviation}"
 
 
 def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarray]:
@@ -201,15 +171,10 @@ def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndar
     metric = runs.worlds[0].metric
     tracks = [trajectory(history, metric) for history in runs.histories[method]]
     places = [track[0] if against == "round" else track[1] for track in tracks]
-    first, last = (
-        max(max(place[0], place[1] / 2) for place in places),
-        min(place[-1] for place in places),
-    )
-    grid = (
-        np.linspace(first, last, POINTS)
-        if against == "round"
-        else np.geomspace(first, last, POINTS)
-    )
+    first = max(max(place[0], place[1] / 2) for place in places)
+    last = min(place[-1] for place in places)
+    spaced = np.linspace if against == "round" else np.geomspace
+    grid = spaced(first, last, POINTS)
     values = [
         track[2][np.searchsorted(place, grid, "right") - 1]
         for track, place in zip(tracks, places, strict=True)
@@ -245,8 +210,6 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
 
 def draw_stages(ax: Any, runs: Runs, against: str) -> None:
     """Draw a row for each seed of FLANP and a bar for each stage, with its number of clients where it fits."""
-    import matplotlib
-
     for row, history in enumerate(runs.histories["flanp"]):
         stages = history.stages()
         shades = matplotlib.colormaps["Blues"](np.linspace(0.25, 0.85, len(stages)))
@@ -277,18 +240,12 @@ def draw_stages(ax: Any, runs: Runs, against: str) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
+def draw(panel_runs: list[Runs], title: str) -> Figure:
     """Draw a column over time for each panel; a single panel is also drawn over rounds."""
-    from matplotlib.figure import Figure
-
-    columns = [
-        (runs, against)
-        for runs in panel_runs
-        for against in (("round", "time") if len(panel_runs) == 1 else ("time",))
-    ]
-    strip = max(
-        0.14, 0.06 * max(runs.panel.seeds for runs in panel_runs)
-    )  # rows as high as the numbers in them
+    kinds = ("round", "time") if len(panel_runs) == 1 else ("time",)
+    columns = [(runs, against) for runs in panel_runs for against in kinds]
+    # rows of the strip are as high as the numbers in them
+    strip = max(0.14, 0.06 * max(runs.panel.seeds for runs in panel_runs))
     figure = Figure(figsize=(4.7 * len(columns), 4.2 + 3 * strip), layout="constrained")
     axes = figure.subplots(
         2,
@@ -306,7 +263,7 @@ def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
     note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
     curves.legend(figure, axes[0], 4, title=note)
     figure.suptitle(title, fontsize=11)
-    curves.save_picture(figure, path)
+    return figure
 
 
 def panel_results(runs: Runs) -> dict[str, Any]:
@@ -343,9 +300,10 @@ def panel_results(runs: Runs) -> dict[str, Any]:
     found["speed_up"] = {
         name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"
     }
-    rivals = [name for name in runs.panel.methods if name not in FLANP_VARIANTS]
     for ours in [name for name in FLANP_VARIANTS[1:] if name in runs.histories]:
-        found[f"speed_up_{ours}"] = {name: speed_ups(runs, name, ours) for name in rivals}
+        found[f"speed_up_{ours}"] = {
+            name: speed_ups(runs, name, ours) for name in rivals_in(runs)
+        }
     if runs.panel.values:
         found["at"] = {
             ours: ratios_at_values(runs, ours)
@@ -358,78 +316,20 @@ def panel_results(runs: Runs) -> dict[str, Any]:
 _OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
 
 
-def compact_json(found: Mapping[str, Any]) -> str:
-    """Format as JSON, with one line for each list of numbers."""
-    text = json.dumps(found, indent=1, allow_nan=False)
-    return (
-        re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text)
-        + "\n"
-    )
-
-
-def report(results: list[Mapping[str, Any]]) -> str:
-    """Format a row for each method of each panel."""
-    lines = []
-    for panel in results:
-        lines.append(
-            f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)"
-        )
-        for name, row in panel["speed_up"].items():
-            lines.append(
-                f"  FLANP over {CURVES[name].label:22s} at most {mean_std(row['at_most']):>14s} "
-                f"(at {row.get('best')})  at the end {mean_std(row['at_end']):>14s} (at {row['end']})"
-            )
-        for name in [n for n in CURVES if n in panel]:
-            row = panel[name]
-            accuracy = (
-                f"  accuracy {mean_std([100 * a for a in row['accuracy']])}"
-                if "accuracy" in row
-                else ""
-            )
-            lines.append(
-                f"  {CURVES[name].label:28s} lowest {mean_std(row['lowest'])}{accuracy}"
-            )
-        for ours, rivals in panel.get("at", {}).items():
-            for rival, ratios in rivals.items():
-                cells = "  ".join(
-                    f"{at}: {each if None in each else mean_std(each)}"
-                    for at, each in ratios.items()
-                )
-                lines.append(
-                    f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}"
-                )
-    return "\n".join(lines)
-
-
 def parser(
     doc: str | None,
     made_by: Callable[..., argparse.ArgumentParser] = scripts.grid_parser,
+    **own: Any,
 ) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    return made_by(doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds")
+    scales = ("smoke", "cpu", "full")
+    return made_by(doc, scales, "runs/flanp", "data-dir", "seeds", **own)
 
 
-def write_results(
-    args: argparse.Namespace, name: str, results: Any, **facts: Any
-) -> None:
-    """Write the file of a figure or table."""
-    file = scripts.results_folder(args) / f"{name}.json"
-    file.write_text(compact_json({"scale": args.scale, **facts, "results": results}))
-    print(f"wrote {file}")
-
-
-def main(
-    name: str,
-    title: str,
-    panels: Mapping[str, list[Panel]],
-    arguments: list[str] | None = None,
-) -> None:
+def main(name: str, title: str, panels: Mapping[str, list[Panel]]) -> None:
     """Run the panels of a figure at a scale; write its picture and its results."""
-    result = parser(f"{name} of the FLANP paper: {title}.")
-    args = result.parse_args(arguments)
-    runs = run_panels(args, result, panels[args.scale])
+    args = parser(f"{name} of the FLANP paper: {title}.").parse_args()
+    runs = run_panels(args, panels[args.scale])
     found = [panel_results(of_panel) for of_panel in runs]
     name = f"{name}_full" if args.scale == "full" else name
-    draw(runs, title, scripts.results_folder(args) / f"{name}.png")
-    print(report(found))
-    write_results(args, name, found)
+    curves.save(args, name, {"results": found}, draw(runs, title))

@@ -23,7 +23,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import scripts
-from experiments.flanp.panels import curves, parser, write_results
+from experiments.flanp.panels import curves, parser
 from fedjax_srp import theory
 
 SIZE = {
@@ -52,11 +52,10 @@ class Stage:
 
     def __init__(self, data: srp.data.LinearRegression, n: int) -> None:
         """Compute the Hessian and the minimum of L_n."""
-        self.x, self.y = (
-            np.asarray(data.x[:n], np.float64),
-            np.asarray(data.y[:n], np.float64),
-        )
-        rows, targets = self.x.reshape(-1, self.x.shape[-1]), self.y.reshape(-1)
+        self.x = np.asarray(data.x[:n], np.float64)
+        self.y = np.asarray(data.y[:n], np.float64)
+        rows = self.x.reshape(-1, self.x.shape[-1])
+        targets = self.y.reshape(-1)
         self.hessian = rows.T @ rows / len(rows)
         self.minimiser = np.linalg.solve(self.hessian, rows.T @ targets / len(rows))
 
@@ -125,7 +124,7 @@ def lemma_bounds(n: int, samples: int, mu: float, c: float) -> tuple[float, floa
 def run_stages(
     scale: str, dtype: str, seeds: int
 ) -> dict[str, dict[str, list[float | None]]]:
-    """Run all stages in a precision; return the values of `COLUMNS` for each n, seed by seed."""
+    """Run all stages in a precision; return for each n what its stage found, seed by seed."""
     with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
         return _run_stages(scale, dtype, seeds)
 
@@ -134,71 +133,69 @@ def _run_stages(
     scale: str, dtype: str, seeds: int
 ) -> dict[str, dict[str, list[float | None]]]:
     num_clients, samples, dim, _ = SIZE[scale]
-    worlds = [
-        srp.data.linear_regression(
-            jax.random.key(seed), num_clients, samples, dim, 1.0, CONDITION
-        )
-        for seed in range(seeds)
-    ]
+    size = (num_clients, samples, dim, 1.0, CONDITION)
+    worlds = [srp.data.linear_regression(jax.random.key(s), *size) for s in range(seeds)]
     c = dim / 2
-    noise = (
-        float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH
-    )  # of a batch's gradient at the minimum
+    # variance of a batch's gradient at the minimum
+    noise = float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH
     tau = math.ceil(theory.flanp_local_steps(samples, noise, c))
-    allowed = [
-        math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu))
-        for of in (w.curvature for w in worlds)
-    ]
-    sizes = [2**k for k in range(int(math.log2(num_clients)) + 1)]
-    found = {str(n): {name: [] for name in COLUMNS} for n in sizes}
+    allowed = []
+    for world in worlds:
+        mu, smoothness = world.curvature
+        allowed.append(math.ceil(theory.flanp_stage_rounds(smoothness / mu)))
+    found = {}
     starts: list[np.ndarray | None] = [None] * seeds
-    for n in sizes:
+    for n in (2**k for k in range(int(math.log2(num_clients)) + 1)):
+        rows = []
+        accuracy = c / (n * samples)
         for seed, data in enumerate(worlds):
-            curvature, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
-            steps = theory.flanp_step_sizes(n, curvature.mu, curvature.smoothness, c, tau)
+            stage = Stage(data, n)
+            mu, smoothness = data.curvature
+            steps = theory.flanp_step_sizes(n, mu, smoothness, c, tau)
             models = stage.run(data, tau, steps, starts[seed], max(allowed), seed, dtype)
-            gaps, met = (
-                stage.gaps(models),
-                stage.squared_norms(models)[1:] <= 2 * curvature.mu * accuracy,
-            )
-            warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
-            of_start = [None, None]
+            gaps = stage.gaps(models)
+            row = {
+                "eta": steps[0],
+                "allowed_rounds": allowed[seed],
+                "start_over_bound": None,
+                "gap_over_accuracy": gaps[allowed[seed]] / accuracy,
+                "rounds_to_accuracy": first_round(gaps[1:] <= accuracy),
+                "rounds_to_criterion": first_round(
+                    stage.squared_norms(models)[1:] <= 2 * mu * accuracy
+                ),
+                "start_gradient_over_bound": None,
+                "own_gradients_over_bound": None,
+            }
             if n > 1:
-                all_bound, own_bound = lemma_bounds(n, samples, curvature.mu, c)
-                of_start = [
-                    stage.squared_norms(models[:1])[0] / all_bound,
-                    stage.own_squared_norms(models[0]).max() / own_bound,
-                ]
-            within = gaps[1:] <= accuracy
-            ended = int(np.argmax(met)) + 1 if met.any() else len(met)
-            starts[seed] = models[ended]
-            values = (
-                steps[0], allowed[seed], gaps[0] / warm if n > 1 else None, gaps[allowed[seed]] / accuracy,
-                int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None, *of_start,
-            )  # fmt: skip
-            for name, value in zip(COLUMNS, values, strict=True):
-                found[str(n)][name].append(curves.rounded(value))
+                all_bound, own_bound = lemma_bounds(n, samples, mu, c)
+                all_norm = stage.squared_norms(models[:1])[0]
+                own_norm = stage.own_squared_norms(models[0]).max()
+                warm = theory.flanp_warm_gap(n, n // 2, samples, c)
+                row["start_over_bound"] = gaps[0] / warm
+                row["start_gradient_over_bound"] = all_norm / all_bound
+                row["own_gradients_over_bound"] = own_norm / own_bound
+            starts[seed] = models[row["rounds_to_criterion"] or -1]
+            rows.append(row)
+        found[str(n)] = curves.columns(rows)
     return found
 
 
-COLUMNS = (
-    "eta", "allowed_rounds", "start_over_bound", "gap_over_accuracy", "rounds_to_accuracy", "rounds_to_criterion",
-    "start_gradient_over_bound", "own_gradients_over_bound",
-)  # fmt: skip
+def first_round(holds: np.ndarray) -> int | None:
+    """Return the first round in which a condition holds, None if there is none."""
+    places = np.flatnonzero(holds)
+    return int(places[0]) + 1 if len(places) else None
 
 
-def main(arguments: list[str] | None = None) -> None:
-    command = parser(__doc__, scripts.measurement_parser)
-    args = command.parse_args(arguments)
+def main() -> None:
+    args = parser(__doc__, scripts.measurement_parser).parse_args()
     seeds = args.seeds or SIZE[args.scale][3]
     variants = {
-        dtype: {"scale": args.scale, "dtype": dtype, "seeds": few}
-        for dtype, few in (("float64", seeds), ("float32", min(seeds, 3)))
+        "float64": {"dtype": "float64", "seeds": seeds},
+        "float32": {"dtype": "float32", "seeds": min(seeds, 3)},
     }
     found = scripts.measure_each(args, run_stages, variants=variants)
-    by_precision = dict(zip(variants, found, strict=True))
-    curves.print_results(by_precision)
-    write_results(args, "theorems", by_precision)
+    results = dict(zip(variants, found, strict=True))
+    curves.save(args, "theorems", {"results": results})
 
 
 if __name__ == "__main__":

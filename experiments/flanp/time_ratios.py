@@ -18,12 +18,9 @@ import numpy as np
 import fedjax_srp as srp
 from experiments.flanp.panels import (
     Panel,
-    Runs,
     curves,
-    mean_std,
     parser,
     run_panels,
-    write_results,
 )
 from experiments.flanp.worlds import World
 from fedjax_srp import theory
@@ -68,23 +65,25 @@ def row_panels(table: Table, scale: str, variation: str | None = None) -> list[P
     if scale == "smoke":
         worlds = [{"num_clients": 4, "samples": 30, "dim": 3}]
     changed = VARIATIONS[variation] if variation else {}
-    if (
-        variation
-        and scale != "full"
-        and not (changed.get("full_batch") and table.varied == "samples")
-    ):
+    is_whole = changed.get("full_batch") and table.varied == "samples"
+    if variation and scale != "full" and not is_whole:
         worlds = worlds[:2]  # the last one takes as long as the others together
-    if "initial" in changed:
-        worlds = [
-            world | {"initial": max(1, world["num_clients"] // 10)} for world in worlds
-        ]
-    else:
-        worlds = [world | changed for world in worlds]
-    rounds = 30 if scale == "smoke" else 120
-    return [
-        Panel(f"{variation or 'rules'}: {table.varied} {world[table.varied]}", "linear", world, ("flanp", "fedgate"),
-              rounds, seeds=SEEDS[scale]) for world in worlds
-    ]  # fmt: skip
+    panels = []
+    for world in worlds:
+        own = world | changed
+        if "initial" in changed:
+            own["initial"] = max(1, world["num_clients"] // 10)
+        panels.append(
+            Panel(
+                f"{variation or 'rules'}: {table.varied} {world[table.varied]}",
+                "linear",
+                own,
+                ("flanp", "fedgate"),
+                30 if scale == "smoke" else 120,
+                seeds=SEEDS[scale],
+            )
+        )
+    return panels
 
 
 def completion(history: srp.History) -> tuple[float, int | None]:
@@ -107,80 +106,58 @@ def gap_at_start(world: World, seed: int) -> float:
     return float(world.data.gap(initial_weights(world, seed)))
 
 
-def theory_times(
-    world: World, client_time: np.ndarray, gap: float
-) -> tuple[float, float]:
-    """Return the times of Propositions 2 and 3 for the speeds of a run and its gap at the start."""
+def row_of_seed(
+    world: World, seed: int, flanp: srp.History, fedgate: srp.History
+) -> dict[str, Any]:
+    """Return times and rounds of a seed, and what Propositions 2 and 3 and Theorem 2 say of them."""
+    time, rounds = completion(flanp)
+    other, other_rounds = completion(fedgate)
+    gap = gap_at_start(world, seed)
     mu, smoothness = world.data.curvature
-    times = np.sort(client_time) / world.local_steps
-    c, samples = (
-        world.constants["accuracy_constant"],
-        world.constants["samples_per_client"],
-    )
-    noise = (
-        world.local_steps * c / (1.5 * samples)
-    )  # the sigma_g^2 for which tau is Theorem 1's
     kappa = smoothness / mu
-    return (
-        theory.flanp_time(times, world.initial, kappa, samples, noise, c),
-        theory.fedgate_time(times, kappa, samples, noise, c, gap),
-    )
+    client_times = np.sort(fedgate.client_time) / world.local_steps
+    c = world.constants["accuracy_constant"]
+    samples = world.constants["samples_per_client"]
+    # the sigma_g^2 for which tau is Theorem 1's
+    noise = world.local_steps * c / (1.5 * samples)
+    of_flanp = theory.flanp_time(client_times, world.initial, kappa, samples, noise, c)
+    of_fedgate = theory.fedgate_time(client_times, kappa, samples, noise, c, gap)
+    num_clients = world.data.num_clients
+    return {
+        "T_FLANP": time,
+        "T_FedGATE": other,
+        "ratio": time / other,
+        "rounds_FLANP": rounds,
+        "rounds_FedGATE": other_rounds,
+        "longest_stage": max((s.num_rounds for s in flanp.stages()[:-1]), default=0),
+        "stage_bound": theory.flanp_stage_rounds(kappa),
+        "proposition2": of_flanp,
+        "proposition3": of_fedgate,
+        "ratio_of_propositions": of_flanp / of_fedgate,
+        "theorem2_bound": theory.flanp_ratio_bound(num_clients, samples, c, gap),
+    }
 
 
-def table_row(runs: Runs) -> dict[str, Any]:
-    """Return the values of `COLUMNS`, seed by seed."""
-    found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    pairs = zip(
-        runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True
-    )
-    for seed, (world, flanp, fedgate) in enumerate(pairs):
-        (time, rounds), (other, other_rounds) = completion(flanp), completion(fedgate)
-        gap = gap_at_start(world, seed)
-        of_flanp, of_fedgate = theory_times(world, fedgate.client_time, gap)
-        num_clients, samples = (
-            world.data.num_clients,
-            world.constants["samples_per_client"],
-        )
-        bound = theory.flanp_ratio_bound(
-            num_clients, samples, world.constants["accuracy_constant"], gap
-        )
-        longest = max((stage.num_rounds for stage in flanp.stages()[:-1]), default=0)
-        kappa = world.data.curvature.smoothness / world.data.curvature.mu
-        values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),
-                  of_flanp, of_fedgate, of_flanp / of_fedgate, bound)  # fmt: skip
-        for name, value in zip(COLUMNS, values, strict=True):
-            found[name].append(curves.rounded(value))
-    return found
-
-
-COLUMNS = (
-    "T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "longest_stage", "stage_bound",
-    "proposition2", "proposition3", "ratio_of_propositions", "theorem2_bound",
-)  # fmt: skip
-
-
-def main(name: str, arguments: list[str] | None = None) -> None:
-    table, command = TABLES[name], parser(__doc__)
-    command.add_argument(
-        "--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too"
-    )
-    args = command.parse_args(arguments)
-    panels = [
-        panel
-        for variation in (None, *args.vary)
-        for panel in row_panels(table, args.scale, variation)
-    ]
+def main(name: str) -> None:
+    table = TABLES[name]
+    vary = {
+        "nargs": "*",
+        "choices": VARIATIONS,
+        "default": [],
+        "help": "these variations too",
+    }
+    args = parser(__doc__, vary=vary).parse_args()
+    panels = []
+    for variation in (None, *args.vary):
+        panels += row_panels(table, args.scale, variation)
     found: dict[str, dict[str, Any]] = {}
-    for runs in run_panels(args, command, panels):
+    for runs in run_panels(args, panels):
         variation, _, title = runs.panel.title.partition(": ")
-        found.setdefault(variation, {})[title] = table_row(runs)
-    for variation, rows in found.items():
-        print(variation)
-        for (title, values), printed in zip(rows.items(), table.paper, strict=False):
-            print(
-                f"  {title:18s} T_FLANP {mean_std(values['T_FLANP']):>16s}"
-                f"  T_FedGATE {mean_std(values['T_FedGATE']):>16s}  ratio {mean_std(values['ratio']):>14s}"
-                f" (paper {printed})  propositions {mean_std(values['ratio_of_propositions']):>14s}"
-                f"  Theorem 2 <= {mean_std(values['theorem2_bound'])}"
-            )
-    write_results(args, name, found, paper=table.paper, paper_times=table.paper_times)
+        pairs = zip(*runs.histories.values(), strict=True)
+        rows = [
+            row_of_seed(world, seed, *pair)
+            for seed, (world, pair) in enumerate(zip(runs.worlds, pairs, strict=True))
+        ]
+        found.setdefault(variation, {})[title] = curves.columns(rows)
+    facts = {"paper": table.paper, "paper_times": table.paper_times}
+    curves.save(args, name, facts | {"results": found})

@@ -14,7 +14,6 @@ with a fine-tuned head.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -24,6 +23,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, scripts
+from fedjax_srp.lab.report import table
 from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0)
@@ -34,19 +34,25 @@ class Scale(NamedTuple):
     """Size and length of the runs."""
 
     horizons: dict[float, float]  # simulated time, by communication cost
-    num_clients: int
-    local_epochs: int
     seeds: int
+    options: dict[str, Any]
     left_out: tuple[str, ...] = ()  # methods or curves
 
 
+OPTIONS = {
+    "dataset": "digits",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+}
 SCALES = {
-    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5, 3),
+    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 3, OPTIONS),
     "smoke": Scale(
         {0.0: 6.0, 10.0: 30.0},
-        12,
         1,
-        1,
+        OPTIONS | {"num_clients": 12, "epochs": 1},
         ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5"),
     ),
 }
@@ -80,11 +86,9 @@ def variant_of(curve: str, cost: float) -> str:
     return f"{name} {own.get('k', '')}, C = {cost:g}"
 
 
-def run(
-    args: argparse.Namespace, scale: Scale, seeds: range
-) -> dict[str, list[srp.History]]:
-    """Run all curves until their horizons; return the seeds of each variant."""
-    variants = {}
+def variants(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Return the runs of all curves until their horizons."""
+    found = {}
     for cost, curve in itertools.product(COSTS, shown_curves(scale)):
         name, own, eval_every, _ = CURVES[curve]
         overlaps = name == "fedbuff"
@@ -92,29 +96,19 @@ def run(
         horizon = scale.horizons[cost]
         # `time_limit` does not count communication, so methods that wait have a limit of rounds instead.
         most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
-        variants[variant_of(curve, cost)] = {
+        of_clock = cost if overlaps else 0.0
+        found[variant_of(curve, cost)] = {
             "method": name,
             **own,
             "clock": srp.clocks.Fixed(
-                srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0
+                srp.clocks.Exponential(1.0), communication=of_clock
             ),
             "num_rounds": most,
             "time_limit": horizon,
             "eval_every": eval_every,
             "evaluations": list(dict.fromkeys(judges)),
         }
-    options = {
-        "dataset": "digits",
-        "num_clients": scale.num_clients,
-        "classes_per_client": 3,
-        "hidden": (64, 32),
-        "learning_rate": 0.05,
-        "epochs": scale.local_epochs,
-    }
-    found = scripts.run_grid(
-        args, variants=variants, axes={"seed": seeds}, options=options
-    )
-    return found.histories_by("variant")
+    return found
 
 
 def shown_curves(scale: Scale) -> list[str]:
@@ -127,19 +121,20 @@ def measure(
 ) -> dict[str, float]:
     """Measure a run at its last evaluation before the horizon."""
     charged = 0.0 if history.asynchronous else cost
-    times, scores = history.eval_elapsed(charged), history.scores(evaluation)
-    last = int(np.flatnonzero(times <= horizon)[-1]) if (times <= horizon).any() else 0
+    times = history.eval_elapsed(charged)
+    last = max(0, int((times <= horizon).sum()) - 1)
     slowest = np.argsort(history.client_time)[-max(1, history.num_clients // 4) :]
     result = {
         "accuracy": history.mean_scores(evaluation)[last],
-        "slowest_quarter": scores[last, slowest].mean(),
+        "slowest_quarter": history.scores(evaluation)[last, slowest].mean(),
+        "worst_tenth": history.worst_scores(evaluation)[last],
     }
-    result["worst_tenth"] = history.worst_scores(evaluation)[last]
+    judged = history.judged_by(evaluation)
     for target in TARGETS:
-        place = history.reached(target, evaluation)
-        time = math.inf if place is None else times[place]
+        time = table.time_to(judged, target, charged)
         result[f"time_to_{target:g}"] = time if time <= horizon else math.inf
-        result[f"at_once_{target:g}"] = place == 0  # the time is an upper bound then
+        # the time is an upper bound then
+        result[f"at_once_{target:g}"] = history.reached(target, evaluation) == 0
     result["rounds"] = history.eval_round[last]
     if history.asynchronous:
         result["staleness"] = history.metrics["staleness"][: int(result["rounds"])].mean()
@@ -161,56 +156,15 @@ def draw(
     curves.draw_trials(ax, grid, values, color, alpha=0.12, linestyle=style, label=label)
 
 
-def table(results: dict[str, Any]) -> str:
-    """Format means over the seeds; a time is in brackets if some seeds did not reach the target."""
-    lines = []
-    for cost, of_cost in results["results"].items():
-        lines.append(f"C = {cost}, until time {results['horizons'][cost]:g}")
-        head = [
-            "method",
-            "accuracy %",
-            "slowest quarter %",
-            "worst tenth %",
-            *(f"time to {100 * t:g} %" for t in TARGETS),
-        ]
-        rows = [[*head, "rounds", "staleness"]]
-        for curve, runs in of_cost.items():
-            spread = lambda name, runs=runs: [100 * r[name] for r in runs]
-            cells = [
-                f"{np.mean(spread(n)):.1f} ± {np.std(spread(n), ddof=min(1, len(runs) - 1)):.1f}"
-                for n in ("accuracy", "slowest_quarter", "worst_tenth")
-            ]
-            for target in TARGETS:
-                times = [float(r[f"time_to_{target:g}"]) for r in runs]
-                reached = [t for t in times if math.isfinite(t)]
-                mean = f"{np.mean(reached):.1f}" if reached else "not reached"
-                cells.append(
-                    mean
-                    if len(reached) in (0, len(runs))
-                    else f"({mean}, {len(reached)} of {len(runs)})"
-                )
-            cells.append(f"{np.mean([r['rounds'] for r in runs]):.0f}")
-            cells.append(
-                f"{np.mean([r['staleness'] for r in runs]):.1f}"
-                if "staleness" in runs[0]
-                else ""
-            )
-            rows.append([curve, *cells])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += [
-            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ] + [""]
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds")
-    args = parser.parse_args(arguments)
+def main() -> None:
+    args = scripts.grid_parser(
+        __doc__, SCALES, "runs/srpfl", "seed", "seeds"
+    ).parse_args()
     scale = SCALES[args.scale]
-    num_seeds = args.seeds or scale.seeds
-    with scripts.reported():
-        runs = run(args, scale, range(args.seed, args.seed + num_seeds))
+    seeds = scripts.seeds_of(args, scale.seeds)
+    runs = scripts.run_grid(
+        args, variants=variants(scale), axes={"seed": seeds}, options=scale.options
+    ).histories_by("variant")
     figure, axes = curves.panels(
         len(COSTS),
         width=5.4,
@@ -219,41 +173,31 @@ def main(arguments: list[str] | None = None) -> None:
         sharey=True,
         sharex="col",
     )
-    by_cost: dict[str, dict[str, Any]] = {}
-    for column, cost in enumerate(COSTS):
-        horizon = scale.horizons[cost]
-        for curve in shown_curves(scale):
-            evaluation = CURVES[curve][-1]
-            histories = runs[variant_of(curve, cost)]
-            by_cost.setdefault(f"{cost:g}", {})[curve] = [
-                measure(h, evaluation, cost, horizon) for h in histories
-            ]
-            draw(
-                axes[EVALUATIONS.index(evaluation), column],
-                curve,
-                histories,
-                evaluation,
-                cost,
-                horizon,
-            )
-        for ax, evaluation in zip(axes[:, column], EVALUATIONS, strict=True):
-            ax.set(title=f"{evaluation}, C = {cost:g}", ylim=(0.3, 1.0), xscale="log")
-            ax.xaxis.set_major_formatter("{x:g}")
-            ax.xaxis.set_minor_formatter("")
-        axes[-1, column].set_xlabel("simulated time (time units)")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("mean test accuracy")
+    results: dict[str, dict[str, Any]] = {f"{cost:g}": {} for cost in COSTS}
+    for (column, cost), curve in itertools.product(enumerate(COSTS), shown_curves(scale)):
+        evaluation = CURVES[curve][-1]
+        setting = (evaluation, cost, scale.horizons[cost])
+        histories = runs[variant_of(curve, cost)]
+        measured = [measure(history, *setting) for history in histories]
+        results[f"{cost:g}"][curve] = measured
+        row = EVALUATIONS.index(evaluation)
+        draw(axes[row, column], curve, histories, *setting)
+    for (row, evaluation), (column, cost) in itertools.product(
+        enumerate(EVALUATIONS), enumerate(COSTS)
+    ):
+        ax = axes[row, column]
+        ax.set(title=f"{evaluation}, C = {cost:g}", ylim=(0.3, 1.0), xscale="log")
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("")
+        ax.set_xlabel("simulated time (time units)" if row else "")
+        ax.set_ylabel("" if column else "mean test accuracy")
     curves.legend(figure, axes, 3)
-    results = {
-        "num_seeds": num_seeds,
-        "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS},
-        "results": by_cost,
+    facts = {
+        "num_seeds": len(seeds),
+        "horizons": {f"{cost:g}": scale.horizons[cost] for cost in COSTS},
+        "results": json.loads(json.dumps(results), parse_constant=str),  # inf as text
     }
-    text = table(results)
-    print(text)
-    (scripts.results_folder(args) / "asynchronous.txt").write_text(text + "\n", "utf-8")
-    plain = json.loads(json.dumps(results), parse_constant=str)  # inf as a string
-    curves.save(args, "asynchronous", plain, figure)
+    curves.save(args, "asynchronous", facts, figure)
 
 
 if __name__ == "__main__":

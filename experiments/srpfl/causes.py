@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import fedjax_srp as srp
 from experiments import scripts
@@ -153,22 +154,36 @@ def first_gradient(
     x, y = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in (examples.x, examples.y))
     loss = lambda params: jnp.mean(model.loss(model.logits(params, x), y))
     gradient = jax.grad(loss)(model.init(jax.random.key(seed)))
-    return {"head": tree_norm(gradient.head), "below": tree_norm(gradient.representation)}
+    parts = {"head": gradient.head, "below": gradient.representation}
+    return {name: float(optax.tree.norm(part)) for name, part in parts.items()}
 
 
-def tree_norm(tree: Any) -> float:
-    """Norm of all leaves together."""
-    return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
+def table_of(grid: Any, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the scores of a grid's runs, with these columns of their options."""
+    rows = []
+    for name, history in grid.histories.items():
+        values = grid.values[name]
+        facts = {column: values[option] for column, option in columns.items()}
+        rows += score_rows(history, facts)
+    return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/causes", "data-dir")
-    parser.add_argument(
-        "--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME"
+def main() -> None:
+    parser = scripts.grid_parser(
+        __doc__,
+        SIZES,
+        "runs/srpfl/causes",
+        "data-dir",
+        settings={
+            "nargs": "+",
+            "choices": VARIANTS,
+            "default": list(VARIANTS),
+            "metavar": "NAME",
+        },
+        seeds={"type": int, "default": 3},
     )
-    parser.add_argument("--seeds", type=int, default=3)
     parser.epilog = "--dry-run plans the runs alone; the gradients are measured after them, for each setting and seed"
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     seeds = list(range(args.seeds))
     found = scripts.run_grid(
         args,
@@ -177,22 +192,13 @@ def main(arguments: list[str] | None = None) -> None:
         scales={name: {"options": size} for name, size in SIZES.items()},
         **tables(),
     )
-    gradients = scripts.measure(
-        args,
-        first_gradient,
-        axes={"setting": args.settings, "seed": seeds},
-        options={"scale": args.scale},
-    )
-    rows = []
-    for name, history in found.histories.items():
-        values = found.values[name]
-        facts = {"setting": values["variant"], "seed": values["seed"]}
-        rows += score_rows(history, facts | {"method": values["method"]})
+    axes = {"setting": args.settings, "seed": seeds}
+    gradients = scripts.measure(args, first_gradient, axes=axes).table
     results = scripts.results_folder(args)
-    keys = ["setting", "seed", "method"]
-    scripts.write_table(results / "causes.csv", rows, keys)
+    columns = {"setting": "variant", "seed": "seed", "method": "method"}
+    scripts.write_table(results / "causes.csv", table_of(found, columns), [*columns])
+    norms = gradients[["setting", "seed", "head", "below"]]
     file = results / "causes_gradients.csv"
-    norms = gradients.table[["setting", "seed", "head", "below"]]
     scripts.write_table(file, norms, ["setting", "seed"], "%.3g")
     print(causes(results))
 

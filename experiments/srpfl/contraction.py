@@ -19,14 +19,14 @@ from fedjax_srp import theory
 
 DIM, RANK, STEP, LAST = 100, 2, 0.125, 20
 TARGETS = (0.2, 0.02, 0.002)
+CASES = ((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024))
 SCALES = {  # (noise, n), m, rounds, trials
-    "smoke": (((0.0, 16),), (16, 32), 40, 2),
-    "cpu": (((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024)), (16, 64, 256), 200, 10),
+    "smoke": (((0.0, 16),), (16, 32), {"rounds": 40, "trials": 2}),
+    "cpu": (CASES, (16, 64, 256), {"rounds": 200, "trials": 10}),
     "full": (
-        ((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024), (1.0, 16384)),
+        (*CASES, (1.0, 16384)),
         (16, 64, 256, 1024),
-        500,
-        20,
+        {"rounds": 500, "trials": 20},
     ),
 }
 
@@ -67,22 +67,19 @@ def measure(
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/srpfl_contraction", "seed")
-    args = parser.parse_args()
-    cases, counts, rounds, trials = SCALES[args.scale]
-    variants = {f"noise={s}, n={n}": {"noise": s, "clients": n} for s, n in cases}
-    options = {"counts": counts, "rounds": rounds, "trials": trials, "seed": args.seed}
-    found = scripts.measure_each(args, measure, variants=variants, options=options)
-    facts = {
-        "d": DIM,
-        "k": RANK,
-        "start": batches.START,
-        "trials": trials,
-        "rounds": rounds,
-    }
-    curves.save(
-        args, "contraction", facts | {"results": [row for rows in found for row in rows]}
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/srpfl_contraction", "seed"
+    ).parse_args()
+    sizes, counts, options = SCALES[args.scale]
+    found = scripts.measure_each(
+        args,
+        measure,
+        variants=scripts.cases("noise clients", sizes),
+        options=options | {"counts": counts},
     )
+    facts = {"d": DIM, "k": RANK, "start": batches.START} | options
+    rows = [row for of_case in found for row in of_case]
+    curves.save(args, "contraction", facts | {"results": rows})
 
 
 if __name__ == "__main__":

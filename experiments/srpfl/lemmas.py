@@ -13,8 +13,8 @@ smallest of N exponential times.
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,53 +23,41 @@ import fedjax_srp as srp
 from experiments import curves, scripts
 from experiments.srpfl.linear_speedup import (
     DIM,
+    FACTORS,
     FEDREP_ROUNDS,
-    FLOOR_ROUNDS,
     NOISE,
     RANK,
-    SAMPLES,
     STAGE,
-    STEP,
+    fedrep_of,
+    floors_of,
+    options_of,
+    times_to_floors,
 )
 from fedjax_srp import theory
 
 STAGES_OF = 64  # clients, for which all stages are tried
-FACTORS = (2.0, 1.3, 1.1)  # of FedRep's floor
 
 
-class Scale(NamedTuple):
-    """What is tried, and how often."""
-
-    rates: tuple[float, ...]  # a
-    targets: tuple[float, ...]  # c-hat
-    costs: tuple[float, ...]  # C
-    exponents: tuple[int, ...]  # log2 N
-    most_rounds: int  # of a stage whose rounds are tried
-    clients: int  # M
-    pool: int  # N
-    initial: int  # n0
-    trials: int
-
-
-SCALES = {
-    "smoke": Scale((0.1,), (1.1,), (0.0,), (6, 8), 40, 64, 16, 4, 2),
-    "cpu": Scale(
-        rates=(0.02, 0.05, 0.1, 0.25),
-        targets=(1.01, 1.1, 1.4),
-        costs=(0.0, 1.0, 10.0, 100.0),
-        exponents=tuple(range(6, 25)),
-        most_rounds=360,
-        clients=1024,
-        pool=256,
-        initial=32,
-        trials=10,
-    ),
+SCALES: dict[str, dict[str, Any]] = {  # of the lemmas and of the remarks
+    "smoke": {
+        "lemmas": {
+            "axes": {"a": (0.1,), "chat": (1.1,), "cost": (0.0,)},
+            "options": {"exponents": (6, 8), "most_rounds": 40},
+        },
+        "remarks": {"clients": 64, "pool": 16, "initial": 4, "trials": 2},
+    },
+    "cpu": {
+        "lemmas": {
+            "axes": {
+                "a": (0.02, 0.05, 0.1, 0.25),
+                "chat": (1.01, 1.1, 1.4),
+                "cost": (0.0, 1.0, 10.0, 100.0),
+            },
+            "options": {"exponents": tuple(range(6, 25)), "most_rounds": 360},
+        },
+        "remarks": {"clients": 1024, "pool": 256, "initial": 32, "trials": 10},
+    },
 }
-
-
-def grid(scale: Scale) -> list[tuple[float, float, float]]:
-    """Return all (a, c-hat, C)."""
-    return list(itertools.product(scale.rates, scale.targets, scale.costs))
 
 
 # Lemma B.1
@@ -110,38 +98,32 @@ def _pareto(distance: np.ndarray, spent: np.ndarray) -> tuple[np.ndarray, np.nda
     return distance[is_best], spent[order][is_best]
 
 
-def stages_row(a: float, chat: float, cost: float, most: int) -> dict[str, Any]:
-    """Return the lemma's time over the shortest one."""
+def closed_forms(
+    a: float, chat: float, cost: float, exponents: Sequence[int], most_rounds: int
+) -> dict[str, Any]:
+    """Return the lemma's time over the shortest one, and for each log2 N the times beside the printed bounds."""
     plan = theory.schedule(a, STAGES_OF, 1, chat, cost)
-    shortest = shortest_time(a, chat, cost, most)
-    return {
-        "a": a,
-        "chat": chat,
-        "C": cost,
+    shortest = shortest_time(a, chat, cost, most_rounds)
+    where = {"a": a, "chat": chat, "C": cost}
+    stages = where | {
         "rounds": plan.rounds_per_stage,
         "over shortest": curves.rounded(plan.time / shortest),
     }
-
-
-# Lemmas B.2 and B.3, Theorem 4.6
-
-
-def bounds_row(a: float, chat: float, cost: float, num_clients: int) -> dict[str, Any]:
-    """Return the times by the recursion and the printed bounds."""
-    srpfl = theory.schedule(a, num_clients, 1, chat, cost).time
-    fedrep = theory.fedrep_time(a, num_clients, 1, chat, cost)
-    return {
-        "a": a,
-        "chat": chat,
-        "C": cost,
-        "N": num_clients,
-        "srpfl": srpfl,
-        "srpfl bound": theory.srpfl_time_bound(a, num_clients, chat, cost),
-        "fedrep": fedrep,
-        "fedrep bound": theory.fedrep_time_bound(a, num_clients, chat),
-        "ratio": srpfl / fedrep,
-        "ratio bound": theory.speedup_bound(num_clients, chat, cost),
-    }
+    rows = []
+    for num_clients in (2**exponent for exponent in exponents):
+        srpfl = theory.schedule(a, num_clients, 1, chat, cost).time
+        fedrep = theory.fedrep_time(a, num_clients, 1, chat, cost)
+        times = {
+            "N": num_clients,
+            "srpfl": srpfl,
+            "srpfl bound": theory.srpfl_time_bound(a, num_clients, chat, cost),
+            "fedrep": fedrep,
+            "fedrep bound": theory.fedrep_time_bound(a, num_clients, chat),
+            "ratio": srpfl / fedrep,
+            "ratio bound": theory.speedup_bound(num_clients, chat, cost),
+        }
+        rows.append(where | times)
+    return {"stages": stages, "bounds": rows}
 
 
 def bounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -172,34 +154,25 @@ def bounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
 # Remarks 3.1 and 3.2
 
 
-def pools(scale: Scale, seed: int) -> dict[str, Any]:
+def pools(
+    clients: int, pool: int, initial: int, trials: int, seed: int
+) -> dict[str, Any]:
     """Return times of SRPFL over FedRep's by how often the pool is drawn; that of FedRep in every round."""
-    keys = jax.random.split(jax.random.key(seed), scale.trials)
-    task = srp.data.linear_task(jax.random.key(seed), scale.clients, DIM, RANK, NOISE)
-    stages = [STAGE] * (scale.pool // scale.initial - 1).bit_length()
-    fedrep = _run(task, srp.participation.Uniform(scale.pool), keys)
-    floors = [run.metrics["distance"][-FLOOR_ROUNDS:].mean() for run in fedrep]
+    keys = jax.random.split(jax.random.key(seed), trials)
+    task = srp.data.linear_task(jax.random.key(seed), clients, DIM, RANK, NOISE)
+    stages = [STAGE] * (pool // initial - 1).bit_length()
+    fedrep = _run(task, srp.participation.Uniform(pool), keys)
+    floors = floors_of(fedrep)
     found = {}
     for redraw in ("stage", "round"):
-        policy = srp.participation.Doubling(
-            scale.initial, stages, pool=scale.pool, redraw=redraw
-        )
+        policy = srp.participation.Doubling(initial, stages, pool=pool, redraw=redraw)
         srpfl = _run(task, policy, keys)
-        ratios = []
-        for factor in FACTORS:
-            times = [
-                [
-                    run.time_to(factor * floor, metric="distance")
-                    for run, floor in zip(runs, floors, strict=True)
-                ]
-                for runs in (srpfl, fedrep)
-            ]
-            ratios.append([curves.rounded(ratio) for ratio in np.divide(*times)])
-        found[redraw] = ratios
+        times = (times_to_floors(runs, floors) for runs in (srpfl, fedrep))
+        found[redraw] = curves.rounded(np.divide(*times))
     return {
         "rounds": FEDREP_ROUNDS,
         "stages": stages,
-        "floors": [curves.rounded(floor) for floor in floors],
+        "floors": curves.rounded(floors),
         "factors": FACTORS,
         "ratios": found,
     }
@@ -208,70 +181,52 @@ def pools(scale: Scale, seed: int) -> dict[str, Any]:
 def _run(
     task: srp.data.LinearTask, policy: srp.ParticipationPolicy, keys: Any
 ) -> list[srp.History]:
-    algorithm = srp.algorithms.LinearFedRep(
-        task,
-        step_size=STEP,
-        samples_per_round=SAMPLES,
-        start="moments",
-        charge_start=True,
-    )
-    return srp.simulate_seeds(
-        algorithm,
-        task,
-        keys=keys,
-        participation=policy,
-        clock=srp.clocks.Dynamic(srp.clocks.Exponential(1.0)),
-        num_rounds=FEDREP_ROUNDS,
-        eval_every=FEDREP_ROUNDS,
-        evaluations=(),
-        progress=False,
-        chunk_size=64,
-    )
+    options = options_of(policy, FEDREP_ROUNDS) | {"chunk_size": 64}
+    return srp.simulate_seeds(fedrep_of(task, "moments"), task, keys=keys, **options)
 
 
-def first_answers(scale: Scale, seed: int) -> list[dict[str, Any]]:
+def first_answers(
+    pool: int, initial: int, trials: int, seed: int
+) -> list[dict[str, Any]]:
     """Return the mean time of a round in each stage beside its expectation, and their difference in standard errors.
 
     The policy knows no speeds: it ranks the pool by the times of the round, as answers come in.
     """
-    sizes = [scale.initial * 2**r for r in range(6) if scale.initial * 2**r <= scale.pool]
-    task = srp.data.linear_task(jax.random.key(seed), scale.pool, DIM, RANK, NOISE)
-    policy = srp.participation.Doubling(scale.initial, [STAGE] * (len(sizes) - 1))
-    keys = jax.random.split(jax.random.key(seed + 1), scale.trials)
+    sizes = [initial * 2**r for r in range(6) if initial * 2**r <= pool]
+    task = srp.data.linear_task(jax.random.key(seed), pool, DIM, RANK, NOISE)
+    policy = srp.participation.Doubling(initial, [STAGE] * (len(sizes) - 1))
+    keys = jax.random.split(jax.random.key(seed + 1), trials)
     times = np.stack([run.compute_time for run in _run(task, policy, keys)])
     rows = []
     for r, size in enumerate(sizes):
         end = None if r == len(sizes) - 1 else (r + 1) * STAGE
         of_stage = times[:, r * STAGE : end].ravel()
-        expected = theory.order_statistic_mean(size, scale.pool)
+        expected = theory.order_statistic_mean(size, pool)
         error = of_stage.std(ddof=1) / np.sqrt(of_stage.size)
-        rows.append(
-            {
-                "n": size,
-                "rounds": of_stage.size,
-                "mean": curves.rounded(of_stage.mean()),
-                "expected": curves.rounded(expected),
-                "standard errors": curves.rounded((of_stage.mean() - expected) / error),
-            }
-        )
+        row = {
+            "mean": of_stage.mean(),
+            "expected": expected,
+            "standard errors": (of_stage.mean() - expected) / error,
+        }
+        rows.append({"n": size, "rounds": of_stage.size, **curves.rounded(row)})
     return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/srpfl_lemmas", "seed")
-    args = parser.parse_args(arguments)
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/srpfl_lemmas", "seed"
+    ).parse_args()
     scale = SCALES[args.scale]
-    stages = [stages_row(*case, scale.most_rounds) for case in grid(scale)]
-    times = [
-        bounds_row(*case, 2**exponent)
-        for case in grid(scale)
-        for exponent in scale.exponents
-    ]
+    remarks = scale["remarks"]
+    of_pool = {name: remarks[name] for name in ("pool", "initial", "trials")}
+    forms = scripts.measure_each(args, closed_forms, **scale["lemmas"])
+    (of_pools,) = scripts.measure_each(args, pools, options=remarks)
+    (answers,) = scripts.measure_each(args, first_answers, options=of_pool)
     facts = {
-        "B.1": stages,
-        "bounds": bounds(times),
-        "Remark 3.1": pools(scale, args.seed),
-        "Remark 3.2": first_answers(scale, args.seed),
+        "B.1": [found["stages"] for found in forms],
+        "bounds": bounds([row for found in forms for row in found["bounds"]]),
+        "Remark 3.1": of_pools,
+        "Remark 3.2": answers,
     }
     curves.save(args, "lemmas", {"results": facts})
 

@@ -27,10 +27,12 @@ clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 import fedjax_srp as srp
 from experiments import batches, curves, scripts
@@ -74,9 +76,27 @@ def lemma_stages(
     """Rounds of every stage but the last, by Lemma B.1; chat matters for the last stage only, and a is optimistic."""
     sigma_min = batches.head_values(task)[0]
     a = theory.contraction_rate(STEP, first_distance, sigma_min)
-    return theory.schedule(a, task.num_clients, initial, THEORY_CHAT).rounds_per_stage[
-        :-1
-    ]
+    plan = theory.schedule(a, task.num_clients, initial, THEORY_CHAT)
+    return plan.rounds_per_stage[:-1]
+
+
+def fedrep_of(task: srp.data.LinearTask, init: str) -> srp.algorithms.LinearFedRep:
+    """Return the algorithm of both methods."""
+    return srp.algorithms.LinearFedRep(
+        task, step_size=STEP, samples_per_round=SAMPLES, start=init, charge_start=True
+    )
+
+
+def options_of(policy: srp.ParticipationPolicy, rounds: int) -> dict[str, Any]:
+    """Return the options of a run."""
+    return {
+        "participation": policy,
+        "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0)),
+        "num_rounds": rounds,
+        "eval_every": rounds,
+        "evaluations": (),
+        "progress": False,
+    }
 
 
 def contest(
@@ -84,25 +104,15 @@ def contest(
 ) -> tuple[srp.data.LinearTask, Contest]:
     """Draw a task; return it with a function that simulates all repeats of a policy for some rounds."""
     task = draw_task(num_clients, seed)
-    algorithm = srp.algorithms.LinearFedRep(
-        task,
-        step_size=STEP,
-        samples_per_round=SAMPLES,
-        start=init,
-        charge_start=True,
-    )
-    keys = jax.random.split(
-        jax.random.fold_in(jax.random.key(seed), num_clients), repeats
-    )
+    algorithm = fedrep_of(task, init)
+    key = jax.random.fold_in(jax.random.key(seed), num_clients)
+    keys = jax.random.split(key, repeats)
 
     def run(policy: srp.ParticipationPolicy, rounds: int) -> list[srp.History]:
-        common = {
-            "participation": policy, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0)), "num_rounds": rounds,
-            "eval_every": rounds, "evaluations": (), "progress": False, "chunk_size": min(1024, num_clients),
-        }  # fmt: skip
+        options = options_of(policy, rounds) | {"chunk_size": min(1024, num_clients)}
         if num_clients <= 1024:  # one repeat alone does not fill the machine
-            return srp.simulate_seeds(algorithm, task, keys=keys, **common)
-        return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
+            return srp.simulate_seeds(algorithm, task, keys=keys, **options)
+        return [srp.simulate(algorithm, task, key=key, **options) for key in keys]
 
     return task, run
 
@@ -110,6 +120,15 @@ def contest(
 def floors_of(fedrep: list[srp.History]) -> list[float]:
     """Return the noise floor of each repeat."""
     return [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
+
+
+def times_to_floors(histories: list[srp.History], floors: list[float]) -> np.ndarray:
+    """Return the times to each multiple of the floor, (targets, repeats); inf if a run never reached it."""
+    times = []
+    for run, floor in zip(histories, floors, strict=True):
+        of_run = [run.time_to(factor * floor, metric="distance") for factor in FACTORS]
+        times.append(of_run)
+    return np.transpose(times)
 
 
 def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
@@ -125,7 +144,7 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
         lengths = lemma_stages(task, initial, first_distance)
     srpfl = run(srp.participation.Doubling(initial, lengths), sum(lengths) + LAST_STAGE)
     runs = {"fedrep": fedrep, "srpfl": srpfl}
-    times = {name: times_to_targets(each, floors) for name, each in runs.items()}
+    times = {name: times_to_floors(each, floors) for name, each in runs.items()}
     return {
         "num_clients": num_clients,
         "initial": initial,
@@ -133,25 +152,9 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
         "floors": floors,
         "first_distance": first_distance,
         "start": [curves.rounded(history.start.time) for history in fedrep],
-        "times": times,
+        "times": curves.rounded(times),
         "longest": {name: longest_time(each) for name, each in runs.items()},
     }
-
-
-def times_to_targets(
-    histories: list[srp.History], floors: list[float]
-) -> list[list[float | str]]:
-    """Return the times to each multiple of the floor, (targets, repeats)."""
-    times = []
-    for factor in FACTORS:
-        pairs = zip(histories, floors, strict=True)
-        times.append(
-            [
-                curves.rounded(run.time_to(factor * floor, metric="distance"))
-                for run, floor in pairs
-            ]
-        )
-    return times
 
 
 def longest_time(histories: list[srp.History]) -> float:
@@ -159,17 +162,13 @@ def longest_time(histories: list[srp.History]) -> float:
     return float(max(history.elapsed()[-1] for history in histories))
 
 
-def time_ratios(result: dict, factor: int) -> np.ndarray:
-    """Time of SRPFL over that of FedRep in every repeat; nan if either is censored."""
-    fast, slow = (
-        np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep")
+def time_ratios(result: Mapping[str, Any]) -> np.ndarray:
+    """Return SRPFL's time over FedRep's, (targets, repeats); nan if a run never reached its target."""
+    srpfl, fedrep = (
+        np.array(result["times"][name], float) for name in ("srpfl", "fedrep")
     )
-    return np.divide(
-        fast,
-        slow,
-        out=np.full_like(fast, np.nan),
-        where=np.isfinite(fast) & np.isfinite(slow),
-    )
+    is_known = np.isfinite(srpfl) & np.isfinite(fedrep)
+    return np.divide(srpfl, fedrep, out=np.full_like(srpfl, np.nan), where=is_known)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
@@ -197,96 +196,77 @@ def draw_curve(ax, clients, samples, waited, label, color) -> None:
         )
 
 
-def draw(results: list[dict], init: str, args) -> None:
+def draw(results: list[dict], init: str) -> Figure:
+    """Draw measured times, those of theory, and the ratios of both."""
     clients = np.array([r["num_clients"] for r in results])
     figure, axes = curves.panels(3, width=4.6, height=4.2)
+    measured, expected, ratio = axes
     index = FACTORS.index(1.3)
-    for name, label, color in (
-        ("fedrep", "FedRep", curves.ORANGE),
-        ("srpfl", "SRPFL", curves.BLUE),
-    ):
-        samples, waited = (
-            [r["times"][name][index] for r in results],
-            [r["longest"][name] for r in results],
-        )
-        draw_curve(axes[0], clients, samples, waited, label, color=color)
-    axes[0].set(
+    colors = {"fedrep": curves.ORANGE, "srpfl": curves.BLUE}
+    for name, color in colors.items():
+        samples = [r["times"][name][index] for r in results]
+        waited = [r["longest"][name] for r in results]
+        label = srp.methods.label(name)
+        draw_curve(measured, clients, samples, waited, label, color=color)
+    measured.set(
         title=f"measured, {init} start: time to 1.3 x floor",
         ylabel="simulated time (time units)",
     )
 
     a, chat = THEORY_A, THEORY_CHAT
-    cohorts = [
-        (int(n), result["initial"]) for n, result in zip(clients, results, strict=True)
-    ]
-    plans = [theory.schedule(a, n, initial, chat) for n, initial in cohorts]
-    fedrep = np.array([theory.fedrep_time(a, n, initial, chat) for n, initial in cohorts])
-    srpfl = np.array([plan.time for plan in plans])
+    cohorts = [(r["num_clients"], r["initial"]) for r in results]
+    fedrep = np.array([theory.fedrep_time(a, n, n0, chat) for n, n0 in cohorts])
+    srpfl = np.array([theory.schedule(a, n, n0, chat).time for n, n0 in cohorts])
     srpfl[fedrep == 0] = fedrep[fedrep == 0] = np.nan
     kind = theory.KIND
-    axes[1].plot(
-        clients, fedrep, "-", color=curves.ORANGE, label=f"FedRep: {kind['fedrep_time']}"
-    )
-    printed = [theory.fedrep_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(
-        clients,
-        printed,
-        ":",
-        color=curves.ORANGE,
-        label="FedRep: printed lower bound (is none)",
-    )
-    axes[1].plot(
-        clients, srpfl, "-", color=curves.BLUE, label=f"SRPFL: {kind['schedule']}"
-    )
-    printed = [theory.srpfl_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(
-        clients, printed, ":", color=curves.BLUE, label="SRPFL: printed upper bound"
-    )
-    axes[1].set(
+    lines = {
+        f"FedRep: {kind['fedrep_time']}": (fedrep, "fedrep"),
+        "FedRep: printed lower bound (is none)": (theory.fedrep_time_bound, "fedrep"),
+        f"SRPFL: {kind['schedule']}": (srpfl, "srpfl"),
+        "SRPFL: printed upper bound": (theory.srpfl_time_bound, "srpfl"),
+    }
+    for label, (times, name) in lines.items():
+        style = "-"
+        if callable(times):
+            times = [times(a, int(n), chat) for n in clients]
+            style = ":"
+        expected.plot(clients, times, style, color=colors[name], label=label)
+    expected.set(
         title=f"theory: a={a}, $\\hat c$={chat}, n0 as measured",
         ylabel="expected time (time units)",
     )
 
-    for factor, color in zip(
-        FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True
-    ):
-        i = FACTORS.index(factor)
-        ratios, waited = (
-            [time_ratios(r, i) for r in results],
-            np.full(len(clients), np.nan),
-        )
-        draw_curve(
-            axes[2], clients, ratios, waited, f"measured, {factor:g} x floor", color=color
-        )
-    axes[2].plot(
-        clients,
-        srpfl / fedrep,
-        "--",
-        color=curves.GREY,
-        label=f"theory: {kind['schedule']}",
-    )
-    axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
+    not_drawn = np.full(len(clients), np.nan)
+    for i, color in enumerate((curves.GREEN, curves.PINK, curves.YELLOW)):
+        ratios = [time_ratios(r)[i] for r in results]
+        label = f"measured, {FACTORS[i]:g} x floor"
+        draw_curve(ratio, clients, ratios, not_drawn, label, color=color)
+    label = f"theory: {kind['schedule']}"
+    ratio.plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=label)
+    ratio.set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
         ax.set_xscale("log", base=2)
         ax.set_xlabel("clients N")
         ax.legend(fontsize=8, frameon=False)
         ax.set_ylim(bottom=0)
-    axes[2].set_ylim(top=1.1)
-    facts = {"init": init, "stages": args.stages, "results": results}
-    curves.save(args, file_name(init, args.stages), facts, figure)
-
-
-def file_name(init: str, stages: str) -> str:
-    """Return the name of the result files."""
-    return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
+    ratio.set_ylim(top=1.1)
+    return figure
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/linear_speedup", "seed")
-    parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
-    parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
-    parser.add_argument(
-        "--clients", type=int, nargs="+", metavar="N", help="default: those of the scale"
+    parser = scripts.measurement_parser(
+        __doc__,
+        SCALES,
+        "runs/linear_speedup",
+        "seed",
+        init={"choices": EXTRA_ROUNDS, "default": "moments"},
+        stages={"choices": ("plain", "lemma"), "default": "plain"},
+        clients={
+            "type": int,
+            "nargs": "+",
+            "metavar": "N",
+            "help": "default: those of the scale",
+        },
     )
     args = parser.parse_args()
     if args.stages == "lemma" and args.init == "random":
@@ -294,17 +274,13 @@ def main() -> None:
             "--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two"
         )
     exponents, repeats = SCALES[args.scale]
-    options = {
-        "repeats": repeats,
-        "seed": args.seed,
-        "init": args.init,
-        "stages": args.stages,
-    }
     clients = args.clients or [2**exponent for exponent in exponents]
-    results = scripts.measure_each(
-        args, measure, axes={"num_clients": sorted(clients)}, options=options
-    )
-    draw(results, args.init, args)
+    axes = {"num_clients": sorted(clients)}
+    options = {"repeats": repeats}
+    results = scripts.measure_each(args, measure, axes=axes, options=options)
+    name = f"linear_speedup_{args.init}" + "_lemma" * (args.stages == "lemma")
+    facts = {"init": args.init, "stages": args.stages, "results": results}
+    curves.save(args, name, facts, draw(results, args.init))
 
 
 if __name__ == "__main__":

@@ -19,116 +19,83 @@ of FedRep in the code's setting, seed by seed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from typing import Any
 
 import fedjax_srp as srp
 from experiments import curves, scripts
-from fedjax_srp import methods
 
 SHARES = (0.95, 0.99)
 COSTS = (0.0, 10.0)
-
-
-class Training(NamedTuple):
-    """A method under a reading: its name in `srp.methods`, its setting, and the evaluations of its curves."""
-
-    method: str
-    has_fedreps_rounds: bool  # 10 epochs of the head, then 5 of the representation
-    evaluations: tuple[str, ...]
-
-
-# Of the column digits of figure3.toml.
-OPTIONS = {"hidden": (64, 32), "epochs": 5, "initial": 5, "learning_rate": 0.05}
-FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
-HEADS = ("fine_tune", "own_head")
-LAYERS = ("fine_tune", "fine_tune_all")
-TRAININGS = {
-    "FedRep, 5 x (10 + 1)": Training("fedrep", False, HEADS),
-    "SRPFL, 5 x (10 + 1)": Training("srpfl", False, HEADS),
-    "FedRep, 1 x (10 + 5)": Training("fedrep", True, HEADS),
-    "SRPFL, 1 x (10 + 5)": Training("srpfl", True, HEADS),
-    "FedAvg-FT": Training("fedavg", False, LAYERS),
-    "FLANP-FT, FedAvg and ten rounds a stage": Training("flanp_fedavg", False, LAYERS),
-    "FLANP-FT, FedGATE and criterion": Training("flanp", False, LAYERS),
+OPTIONS = {  # of the column digits of figure3.toml
+    "dataset": "digits",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "model": "mlp",
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+    "initial": 5,
+    "eval_first": 20,  # a fast stage is known to have reached a target and not only to have passed it
 }
-YARDSTICK = "FedRep, 5 x (10 + 1)", "fine_tune"
-EVAL_FIRST = 20  # rounds, of which a fast stage is known to have reached a target and not only to have passed it
-SCALES = {"smoke": (1, 4, 2), "cpu": (3, 150, 5)}  # seeds, rounds, rounds an evaluation
-
-
-def train(training: Training, seed: int, rounds: int, eval_every: int) -> srp.History:
-    """Run one training on the partition of its seed."""
-    data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
-    options = OPTIONS
-    if training.has_fedreps_rounds:
-        options = options | FEDREPS_ROUNDS
-    method = methods.get(training.method, dataset=data, model="mlp", shared=options)
-    return srp.simulate(
-        method,
-        data,
-        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-        num_rounds=rounds,
-        eval_every=eval_every,
-        eval_first=EVAL_FIRST,
-        evaluations=list(training.evaluations),
-        key=jax.random.key(seed),
-        progress=False,
-    )
+FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
+HEADS = {"evaluations": ["fine_tune", "own_head"]}
+LAYERS = {"evaluations": ["fine_tune", "fine_tune_all"]}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "FedRep, 5 x (10 + 1)": {"method": "fedrep"} | HEADS,
+    "SRPFL, 5 x (10 + 1)": {"method": "srpfl"} | HEADS,
+    "FedRep, 1 x (10 + 5)": {"method": "fedrep"} | HEADS | FEDREPS_ROUNDS,
+    "SRPFL, 1 x (10 + 5)": {"method": "srpfl"} | HEADS | FEDREPS_ROUNDS,
+    "FedAvg-FT": {"method": "fedavg"} | LAYERS,
+    "FLANP-FT, FedAvg and ten rounds a stage": {"method": "flanp_fedavg"} | LAYERS,
+    "FLANP-FT, FedGATE and criterion": {"method": "flanp"} | LAYERS,
+}
+YARDSTICK = "FedRep, 5 x (10 + 1)"
+SCALES = {  # seeds
+    "smoke": (1, {"num_rounds": 4, "eval_every": 2}),
+    "cpu": (3, {"num_rounds": 150, "eval_every": 5}),
+}
 
 
 def row_of(
     histories: list[srp.History], yardsticks: list[float], evaluation: str
 ) -> dict[str, Any]:
     """Return final accuracies in %, and times to shares of the yardstick, (costs, shares, seeds)."""
-    finals = [history.mean_scores(evaluation)[-1] for history in histories]
-    times = []
-    for cost in COSTS:
-        of_cost = []
-        for share in SHARES:
-            pairs = zip(histories, yardsticks, strict=True)
-            of_cost.append(
-                [
-                    curves.rounded(h.time_to(share * best, cost, evaluation))
-                    for h, best in pairs
-                ]
-            )
-        times.append(of_cost)
+
+    def times_to(share: float, cost: float) -> list[float]:
+        pairs = zip(histories, yardsticks, strict=True)
+        return [run.time_to(share * best, cost, evaluation) for run, best in pairs]
+
+    finals = [100 * history.mean_scores(evaluation)[-1] for history in histories]
+    times = [[times_to(share, cost) for share in SHARES] for cost in COSTS]
     return {
-        "accuracy": [curves.rounded(100 * final) for final in finals],
+        "accuracy": curves.rounded(finals),
         "clients in the last round": [int(h.cohort_size[-1]) for h in histories],
-        "times": times,
+        "times": curves.rounded(times),
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/srpfl_readings", "seed", "seeds")
-    args = parser.parse_args(arguments)
-    seeds, rounds, eval_every = SCALES[args.scale]
-    seeds = args.seeds or seeds
-    found: dict[str, list[srp.History]] = {}
+def main() -> None:
+    args = scripts.grid_parser(
+        __doc__, SCALES, "runs/srpfl_readings", "seed", "seeds"
+    ).parse_args()
+    num_seeds, options = SCALES[args.scale]
+    seeds = scripts.seeds_of(args, num_seeds)
+    found = scripts.run_grid(
+        args,
+        variants=TRAININGS,
+        axes={"seed": seeds},
+        where=scripts.own_partitions(seeds),
+        options=OPTIONS | options,
+    ).histories_by("variant")
+    best = [float(run.mean_scores("fine_tune")[-1]) for run in found[YARDSTICK]]
+    rows = {}
     for name, training in TRAININGS.items():
-        for seed in range(args.seed, args.seed + seeds):
-            history = train(training, seed, rounds, eval_every)
-            found.setdefault(name, []).append(history)
-            scores = {
-                of: round(100 * history.mean_scores(of)[-1], 1)
-                for of in training.evaluations
-            }
-            print(f"{name}, seed {seed}: {scores}", flush=True)
-    title, evaluation = YARDSTICK
-    best = [
-        float(np.max(history.mean_scores(evaluation)[-1])) for history in found[title]
-    ]
-    rows = {
-        f"{name}: {of}": row_of(found[name], best, of)
-        for name, training in TRAININGS.items()
-        for of in training.evaluations
-    }
-    facts = {"shares": SHARES, "costs": COSTS, "seeds": seeds, "rounds": rounds}
-    curves.save(args, "readings", facts | {"results": rows})
+        for evaluation in training["evaluations"]:
+            row = row_of(found[name], best, evaluation)
+            rows[f"{name}: {evaluation}"] = row
+    facts = {"shares": SHARES, "costs": COSTS, "seeds": len(seeds)}
+    facts |= {"rounds": options["num_rounds"], "results": rows}
+    curves.save(args, "readings", facts)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python experiments/srpfl/readme_tables.py
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,20 @@ from experiments.claims_srpfl import (
     COSTS_A_ROUND,
     figure,
     percent,
-    ratios,
 )
-from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
+from experiments.curves import spread
+from experiments.pages import (
+    csv,
+    joined,
+    load_results,
+    markdown,
+    pm,
+    span,
+    wrapped,
+    write,
+)
 from experiments.srpfl import cause_tables, thousands
+from experiments.srpfl.linear_speedup import time_ratios
 from experiments.srpfl.readings import COSTS as COSTS_READ
 from experiments.srpfl.readings import SHARES as SHARES_READ
 
@@ -30,6 +41,7 @@ HERE = Path(__file__).parent
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
 DATA = ("digits", "mnist", "cifar10")
 COSTS = (0, 10, 100)
+FINAL, WORST = "final_accuracy", "worst_decile"
 FACTORS = (2, 1.3, 1.1)  # of FedRep's floor, in the files of the linear speed-up
 
 
@@ -46,28 +58,17 @@ def format_number(value: float) -> str:
 
 
 def accuracies() -> str:
-    rows = [
-        [
-            "",
-            "digits %",
-            "worst",
-            "quarters",
-            "MNIST %",
-            "worst",
-            "quarters",
-            "CIFAR-10 %",
-            "worst",
-            "quarters",
-        ]
-    ]
+    titles = ("digits", "MNIST", "CIFAR-10")
+    head = [""]
+    for title in titles:
+        head += [f"{title} %", "worst", "quarters"]
+    rows = [head]
     frames = [figure(3, data) for data in DATA]
     for method in frames[0].index:
         row = [label(method)]
-        for frame in (frame.loc[method] for frame in frames):
-            row += [
-                percent(frame, column) for column in ("final_accuracy", "worst_decile")
-            ]
-            row.append("/".join(f"{100 * frame[quarter]:.1f}" for quarter in QUARTERS))
+        for one in (frame.loc[method] for frame in frames):
+            quarters = "/".join(f"{100 * one[quarter]:.1f}" for quarter in QUARTERS)
+            row += [percent(one, FINAL), percent(one, WORST), quarters]
         rows.append(row)
     return markdown(rows)
 
@@ -77,67 +78,53 @@ def format_time(row: pd.Series, cost: int, bounds: bool) -> str:
     time = row[f"time_{cost}"]
     if not np.isfinite(time):
         return "never" if row["reached"] == 0 else f"{row['reached']} of {row['runs']}"
-    low, high = (row[f"{which}_speed_up_{cost}"] for which in ("least", "most"))
-    factor = f"{low:.1f} to {high:.1f}x" if bounds else f"{row[f'speed_up_{cost}']:.1f}x"
-    known = np.isfinite(row[f"speed_up_{cost}"]) and not row["reached_at_once"]
-    return (
-        "≤ " * bool(row["reached_at_once"])
-        + format_number(time)
-        + f" ({factor})" * bool(known)
-    )
+    if row["reached_at_once"]:
+        return f"≤ {format_number(time)}"
+    factor = row[f"speed_up_{cost}"]
+    if not np.isfinite(factor):
+        return format_number(time)
+    text = f"{factor:.1f}"
+    if bounds:
+        low, high = (row[f"{which}_speed_up_{cost}"] for which in ("least", "most"))
+        text = f"{low:.1f} to {high:.1f}"
+    return f"{format_number(time)} ({text}x)"
 
 
 def times(cost: int) -> str:
-    rows = [
-        [
-            f"C = {cost}",
-            "digits: 95 %",
-            "99 %",
-            "MNIST: 95 %",
-            "99 %",
-            "CIFAR-10: 95 %",
-            "99 %",
-        ]
-    ]
+    titles = ("digits", "MNIST", "CIFAR-10")
+    rows = [[f"C = {cost}", *(h for title in titles for h in (f"{title}: 95 %", "99 %"))]]
     for method in figure(3, "digits").index:
-        cells = (
-            format_time(figure(3, d, f).loc[method], cost, bounds=d != "digits")
-            for d in DATA
-            for f in (95, 99)
-        )
-        rows.append([label(method), *cells])
+        row = [label(method)]
+        for data in DATA:
+            for fraction in (95, 99):
+                one = figure(3, data, fraction).loc[method]
+                row.append(format_time(one, cost, bounds=data != "digits"))
+        rows.append(row)
     return markdown(rows)
 
 
+def by_cost(costs: Sequence[float]) -> list[str]:
+    """Return the heads of columns by target and cost."""
+    return [f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in costs]
+
+
 def factors() -> str:
-    rows = [
-        [
-            "figure",
-            "",
-            *(
-                f"{f} %: C = 0" if c == 0 else f"{c}"
-                for f in (95, 99)
-                for c in COSTS_A_ROUND
-            ),
-        ]
-    ]
+    rows = [["figure", "", *by_cost(COSTS_A_ROUND)]]
     for name in range(3, 7):
-        frames = {fraction: figure(name, "digits", fraction) for fraction in (95, 99)}
-        for method in frames[95].index[frames[95]["twin"].notna()]:
+        frames = [figure(name, "digits", fraction) for fraction in (95, 99)]
+        for method in frames[0].index[frames[0]["twin"].notna()]:
             row = [name, label(method)]
-            for fraction in (95, 99):
-                for cost in COSTS_A_ROUND:
-                    value = frames[fraction].loc[method, f"speed_up_{cost}"]
-                    row.append("-" if np.isnan(value) else f"{value:.1f}")
+            for frame in frames:
+                of_costs = [frame.loc[method, f"speed_up_{c}"] for c in COSTS_A_ROUND]
+                row += ["-" if np.isnan(value) else f"{value:.1f}" for value in of_costs]
             rows.append(row)
     return markdown(rows)
 
 
 def as_plotted() -> str:
     """Lowest and highest factors on images, at the costs a round of the authors' plotting script."""
-    rows = [
-        ["figure", "data", "", *(f"{f} %: C = {c}" for f in (95, 99) for c in AS_PLOTTED)]
-    ]
+    head = ["figure", "data", ""]
+    rows = [[*head, *(f"{f} %: C = {c}" for f in (95, 99) for c in AS_PLOTTED)]]
     for data, title, number in (
         ("mnist", "MNIST-150", 3),
         ("cifar10", "CIFAR-10, 50 images", 3),
@@ -145,46 +132,27 @@ def as_plotted() -> str:
         ("mnist480", "MNIST-480", 5),
         ("mnist480", "MNIST-480", 6),
     ):
-        frames = [figure(number, data, fraction) for fraction in (95, 99)]
         for method in ("srpfl", "flanp_fedavg_ft"):
             row = [number, title, label(method)]
-            for frame in frames:
-                one = frame.loc[method]
-                for cost in AS_PLOTTED:
-                    low = one[f"least_speed_up_{cost}"]
-                    known = np.isfinite(one["speed_up_10"]) and not one["reached_at_once"]
-                    row.append(
-                        f"{low:.2g} to {one[f'most_speed_up_{cost}']:.2g}"
-                        if known
-                        else "-"
-                    )
+            for fraction, cost in itertools.product((95, 99), AS_PLOTTED):
+                one = figure(number, data, fraction).loc[method]
+                low, high = (one[f"{end}_speed_up_{cost}"] for end in ("least", "most"))
+                known = np.isfinite(one["speed_up_10"]) and not one["reached_at_once"]
+                row.append(f"{low:.2g} to {high:.2g}" if known else "-")
             rows.append(row)
     return markdown(rows)
 
 
 def pools() -> str:
-    rows = [
-        [
-            "figure",
-            "",
-            "seeds",
-            "%",
-            "worst",
-            *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS),
-        ]
-    ]
+    rows = [["figure", "", "seeds", "%", "worst", *by_cost(COSTS)]]
     for name in (3, 5, 6):
         frames = [figure(name, "mnist480", fraction) for fraction in (95, 99)]
         for method, one in frames[0].iterrows():
-            cells = (
-                format_time(frame.loc[method], cost, bounds=True)
-                for frame in frames
-                for cost in COSTS
-            )
-            accuracies = (
-                percent(one, column) for column in ("final_accuracy", "worst_decile")
-            )
-            rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
+            row = [name, label(str(method)), one["runs"]]
+            row += [percent(one, FINAL), percent(one, WORST)]
+            for frame, cost in itertools.product(frames, COSTS):
+                row.append(format_time(frame.loc[method], cost, bounds=True))
+            rows.append(row)
     return markdown(rows)
 
 
@@ -194,108 +162,67 @@ def code_at_size(data: str, *figures: int) -> str:
     Times without communication, to the targets of each file.
     """
     names = ("%", "worst tenth", "time to 95 %", "99 %", "seeds")
-    rows = [
-        [
-            "figure",
-            "",
-            *(f"{setting}: {name}" for setting in ("text", "code") for name in names),
-        ]
-    ]
+    settings = {"text": "", "code": "_code"}
+    rows = [["figure", "", *(f"{of}: {name}" for of in settings for name in names)]]
     for number in figures:
-        frames = [
-            [figure(number, f"{data}{code}", fraction) for fraction in (95, 99)]
-            for code in ("", "_code")
-        ]
-        for method in frames[1][0].index:
+        for method in figure(number, f"{data}_code").index:
             row = [number, label(str(method))]
-            for frame, frame_99 in frames:
-                if method not in frame.index:
+            for setting in settings.values():
+                frames = [figure(number, data + setting, f) for f in (95, 99)]
+                if method not in frames[0].index:
                     row += [""] * len(names)
                     continue
-                one = frame.loc[method]
-                row += [
-                    percent(one, column) for column in ("final_accuracy", "worst_decile")
-                ]
-                of_both = (
-                    format_time(each.loc[method], 0, bounds=True)
-                    for each in (frame, frame_99)
-                )
-                row += [
-                    *(time.partition(" (")[0] for time in of_both),
-                    one["runs"],
-                ]  # without the factor
+                ones = [frame.loc[method] for frame in frames]
+                row += [percent(ones[0], FINAL), percent(ones[0], WORST)]
+                # without the factor
+                row += [format_time(one, 0, True).partition(" (")[0] for one in ones]
+                row.append(ones[0]["runs"])
             rows.append(row)
     return markdown(rows)
 
 
-def of_seeds(frame: pd.DataFrame, column: str, method: str) -> list[np.ndarray]:
-    """Return the numbers of SRPFL's seeds and of another method's, from a column that lists them."""
-    return [
-        np.array(str(frame.loc[name, column]).split(), float)
-        for name in ("srpfl", method)
-    ]
+def of_seeds(frame: pd.DataFrame, column: str, method: str) -> np.ndarray:
+    """Return the numbers of a method's seeds, from a column that lists them."""
+    return np.array(str(frame.loc[method, column]).split(), float)
 
 
 def code_by_seed() -> str:
     """FLANP-FT and FedAvg-FT against SRPFL with the options of the authors' code, seed by seed."""
-    rows = [
-        ["figure", "against SRPFL", "points below", "times as long to 95 %", "to 99 %"]
-    ]
+    head = ["figure", "against SRPFL", "points below"]
+    rows = [[*head, "times as long to 95 %", "to 99 %"]]
     for number in (5, 3):
         frames = [figure(number, "mnist480_code", fraction) for fraction in (95, 99)]
         for method in ("flanp_fedavg_ft", "fedavg_ft"):
             if method not in frames[0].index:
                 continue
-            srpfl, other = of_seeds(frames[0], "finals", method)
+            srpfl, other = (of_seeds(frames[0], "finals", m) for m in ("srpfl", method))
             cells = [" / ".join(f"{100 * each:.1f}" for each in srpfl - other)]
             for frame in frames:
-                srpfl, other = of_seeds(frame, "times", method)
-                cells.append(
-                    " / ".join(
-                        f"{each:.3g}" if np.isfinite(each) else "never"
-                        for each in other / srpfl
-                    )
+                ratios = of_seeds(frame, "times", method) / of_seeds(
+                    frame, "times", "srpfl"
                 )
+                texts = (f"{r:.3g}" if np.isfinite(r) else "never" for r in ratios)
+                cells.append(" / ".join(texts))
             rows.append([number, label(method), *cells])
     return markdown(rows)
 
 
 def judgements() -> str:
     times = ["time to 95 %", "99 %"]
-    rows = [
-        [
-            "figure",
-            "",
-            "`fine_tune` %",
-            "slowest quarter",
-            "worst",
-            *times,
-            "own part %",
-            "worst",
-            *times,
-        ]
-    ]
+    head = ["figure", "", "`fine_tune` %", "slowest quarter", "worst", *times]
+    rows = [[*head, "own part %", "worst", *times]]
+    columns = {False: (FINAL, "slowest_quarter", WORST), True: (FINAL, WORST)}
     for name in range(3, 7):
-        frames = {
-            (own, f): figure(name, "digits", f, own)
-            for own in (False, True)
-            for f in (95, 99)
-        }
-        for method in frames[True, 95].index:
+        for method in figure(name, "digits", own=True).index:
             row = [name, label(method)]
-            for own, columns in ((False, ("final_accuracy", "slowest_quarter", "worst_decile")),
-                                 (True, ("final_accuracy", "worst_decile"))):  # fmt: skip
-                row += [
-                    percent(frames[own, 95].loc[method], column) for column in columns
-                ]
-                for one in (frames[own, fraction].loc[method] for fraction in (95, 99)):
-                    spread = (
-                        f" ± {format_number(one['time_0_std'])}"
-                        if np.isfinite(one["time_0"])
-                        else ""
-                    )
-                    time, _, factor = format_time(one, 0, bounds=False).partition(" (")
-                    row.append(f"{time}{spread}" + f" ({factor}" * bool(factor))
+            for own, shown in columns.items():
+                ones = [figure(name, "digits", f, own).loc[method] for f in (95, 99)]
+                row += [percent(ones[0], column) for column in shown]
+                for one in ones:
+                    time, bracket, factor = format_time(one, 0, False).partition(" (")
+                    if np.isfinite(one["time_0"]):
+                        time += f" ± {format_number(one['time_0_std'])}"
+                    row.append(time + bracket + factor)
             rows.append(row)
     return markdown(rows)
 
@@ -313,27 +240,17 @@ def round_lengths() -> str:
 
 def asynchronous() -> str:
     found = load_results("srpfl/results/asynchronous.json")
-    columns = ["time", "final %", "slowest quarter %", "rounds"]
-    rows = [
-        [
-            "",
-            *(
-                f"C = {cost}: {columns[0]}" if name == "time" else name
-                for cost in found
-                for name in columns
-            ),
-        ]
-    ]
+    head = [""]
+    for cost in found:
+        head += [f"C = {cost}: time", "final %", "slowest quarter %", "rounds"]
+    rows = [head]
     for name in found["0"]:
-        row: list[Any] = [name]
+        row = [name]
         for methods in found.values():
             seeds = pd.DataFrame(methods[name]).astype(float)
             time = seeds["time_to_0.92"]
             row.append(f"{format_number(time.mean())} ± {format_number(time.std())}")
-            row += [
-                pm((100 * seeds[what]).to_list(), 1)
-                for what in ("accuracy", "slowest_quarter")
-            ]
+            row += [pm(100 * seeds[what], 1) for what in ("accuracy", "slowest_quarter")]
             row.append(f"{seeds['rounds'].mean():,.0f}")
         rows.append(row)
     return markdown(rows)
@@ -354,7 +271,7 @@ def linear(start: str) -> str:
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
-        n, found = result["num_clients"], ratios(result)
+        n, found = result["num_clients"], time_ratios(result)
         fedrep, ours = (
             np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl")
         )
@@ -376,19 +293,12 @@ def lemma() -> str:
         for result in load_results("srpfl/results/linear_speedup_moments.json")
     }
     for by_lemma in load_results("srpfl/results/linear_speedup_moments_lemma.json"):
+        num_clients = by_lemma["num_clients"]
         planned = f"Lemma B.1: {', '.join(map(str, by_lemma['rounds_per_stage']))}"
-        for stages, result in (
-            ("30 rounds each", plain[by_lemma["num_clients"]]),
-            (planned, by_lemma),
-        ):
-            rows.append(
-                [
-                    result["num_clients"],
-                    result["initial"],
-                    stages,
-                    *with_errors(ratios(result)),
-                ]
-            )
+        results = {"30 rounds each": plain[num_clients], planned: by_lemma}
+        for stages, result in results.items():
+            cells = with_errors(time_ratios(result))
+            rows.append([num_clients, result["initial"], stages, *cells])
     return markdown(rows)
 
 
@@ -396,15 +306,11 @@ def stage_lengths() -> str:
     """Mean and standard deviation over tasks and repeats, by start, number of clients and length of stages."""
     rows = [["start", "N", "rounds a stage", *(f"to {factor} x" for factor in FACTORS)]]
     for start in ("moments", "random"):
-        frame = pd.read_csv(HERE / f"results/stage_lengths_{start}.csv")
-        frame["ratio"] = frame["srpfl"] / frame["fedrep"]
-        found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(
-            ["mean", "std"]
-        )
-        for clients, length in found.index.droplevel("factor").unique():
-            cells = (found.loc[(clients, length, factor)] for factor in FACTORS)
-            spreads = (f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in cells)
-            rows.append([start, str(clients), str(length), *spreads])
+        frame = csv(f"srpfl/results/stage_lengths_{start}.csv")
+        frame = frame.assign(ratio=frame["srpfl"] / frame["fedrep"])
+        for at, group in frame.groupby(["num_clients", "length"]):
+            ratios = dict(list(group.groupby("factor")["ratio"]))
+            rows.append([start, *at, *(pm(ratios[factor], 3) for factor in FACTORS)])
     return markdown(rows)
 
 
@@ -415,88 +321,63 @@ def samples() -> str:
         "floor below 0.15": "for a floor below 0.15",
         "within (9)": "within (9)",
     }
-    rows = [
-        [
-            "d",
-            "N",
-            "n",
-            "d / n",
-            "log N",
-            *(f"smallest m {word}" for word in words.values()),
-            "floor at m = 6",
-        ]
-    ]
+    head = ["d", "N", "n", "d / n", "log N"]
+    head += [f"smallest m {word}" for word in words.values()]
+    rows = [[*head, "floor at m = 6"]]
     for row in load_results("srpfl/results/samples.json"):
         d, n = row["d"], row["n"]
         title = f"n0 = {n}" if n == row["n0"] else "all"
         found = (row["smallest m"][name] or f"over {row['m'][-1]}" for name in words)
-        floor = span(row["floor"], row["m"].index(6))
-        rows.append(
-            [d, row["N"], title, f"{d / n:.2g}", f"{np.log(row['N']):.1f}", *found, floor]
-        )
+        cells = [d, row["N"], title, f"{d / n:.2g}", f"{np.log(row['N']):.1f}", *found]
+        rows.append([*cells, span(row["floor"], row["m"].index(6))])
     return markdown(rows)
 
 
 def contraction() -> str:
     """Rounds to three distances, the measured factor a round beside the theorem's, and the floor."""
     targets = ("0.2", "0.02", "0.002")
-    rows = [
-        [
-            "noise",
-            "n",
-            "m",
-            *(f"rounds to {t}" for t in targets),
-            "factor a round",
-            "sqrt(1 - a)",
-            "at the end",
-        ]
-    ]
+    head = ["noise", "n", "m", *(f"rounds to {t}" for t in targets)]
+    rows = [[*head, "factor a round", "sqrt(1 - a)", "at the end"]]
     for row in load_results("srpfl/results/contraction.json"):
-        reached = [row.get(f"rounds to {t}") for t in targets]
-        rounds = ("not reached" if r is None else span(r, form=".3g") for r in reached)
-        factors = (span(row[name], form=".3f") for name in ("factor", "theorem's factor"))
-        rows.append(
-            [f"{row['noise']:g}", row["n"], row["m"], *rounds, *factors, span(row["end"])]
-        )
+        cells = [f"{row['noise']:g}", row["n"], row["m"]]
+        for target in targets:
+            reached = row.get(f"rounds to {target}")
+            cells.append(span(reached, form=".3g") if reached else "not reached")
+        cells += [span(row[name], form=".3f") for name in ("factor", "theorem's factor")]
+        rows.append([*cells, span(row["end"])])
     return markdown(rows)
+
+
+CASES_READ = [
+    f"C = {cost:g}, {share:.0%}" for cost in COSTS_READ for share in SHARES_READ
+]
+
+
+def times_read(name: str) -> np.ndarray:
+    """Return the times of a reading, (costs and shares, seeds)."""
+    times = np.array(load_results("srpfl/results/readings.json")[name]["times"])
+    return times.reshape(-1, times.shape[-1])
 
 
 def readings() -> str:
     """Return accuracies and times of every reading."""
-    rows = [["", "final %", *_cases_of_readings()]]
+    rows = [["", "final %", *CASES_READ]]
     for name, row in load_results("srpfl/results/readings.json").items():
-        times = np.array(row["times"])
-        of_cases = times.reshape(-1, times.shape[-1])
-        cells = [mean_and_range(of_case, ".3g") for of_case in of_cases]
-        rows.append([name, mean_and_range(row["accuracy"], ".3g"), *cells])
+        each = [row["accuracy"], *times_read(name)]
+        rows.append([name, *(span(spread(values), form=".3g") for values in each)])
     return markdown(rows)
 
 
 def readings_factors() -> str:
     """Return SRPFL's speed-up over FedRep of the same reading, seed by seed."""
-    found = load_results("srpfl/results/readings.json")
-    rows = [["work of a round", "evaluation", *_cases_of_readings()]]
+    rows = [["work of a round", "evaluation", *CASES_READ]]
     for work in ("5 x (10 + 1)", "1 x (10 + 5)"):
         for evaluation in ("fine_tune", "own_head"):
-            everybody, doubling = (
-                np.array(found[f"{method}, {work}: {evaluation}"]["times"])
-                for method in ("FedRep", "SRPFL")
-            )
-            factors = everybody / doubling
-            of_cases = factors.reshape(-1, factors.shape[-1])
-            cells = [mean_and_range(of_case, ".2g") for of_case in of_cases]
+            reading = f"{work}: {evaluation}"
+            factors = times_read(f"FedRep, {reading}") / times_read(f"SRPFL, {reading}")
+            cells = [span(spread(of_case), form=".2g") for of_case in factors]
             rows.append([work, f"`{evaluation}`", *cells])
     return markdown(rows)
-
-
-def _cases_of_readings() -> list[str]:
-    return [f"C = {cost:g}, {share:.0%}" for cost in COSTS_READ for share in SHARES_READ]
-
-
-def mean_and_range(values: Sequence[float] | np.ndarray, form: str) -> str:
-    """Format mean (lowest to highest) of the seeds."""
-    low, high = min(values), max(values)
-    return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
 
 
 AT_SIZE = (  # figure, file of a column as large as the paper's, that column, setting, device
@@ -521,7 +402,7 @@ def costs_at_size() -> str:
     header = ["figure", "column of the paper", "setting", "on", "minutes a seed"]
     rows = [[*header, "together", "nine curves, four seeds: hours"]]
     for number, name, column, setting, device in AT_SIZE:
-        frame = pd.read_csv(HERE / f"results/figure{number}_{name}.csv")
+        frame = csv(f"srpfl/results/figure{number}_{name}.csv")
         minutes: dict[str, float] = {}
         for _, row in frame.drop_duplicates("method").iterrows():
             training = SHARES_TRAINING.get(row["method"], row["method"])

@@ -32,12 +32,11 @@ FIRST = (
 ALL = ((25, 256), (100, 256), (400, 256))
 GRID = (*((d, n, True) for d, n in FIRST), *((d, n, False) for d, n in ALL))
 SCALES = {  # (d, N, True for the first stage or False for the last), rounds, trials
-    "smoke": (((25, 64, True), (25, 64, False)), 40, 2),
-    "cpu": (GRID, 200, 5),
+    "smoke": (((25, 64, True), (25, 64, False)), {"rounds": 40, "trials": 2}),
+    "cpu": (GRID, {"rounds": 200, "trials": 5}),
     "full": (
         (*GRID, *((d, 4096, False) for d in (25, 100, 400)), (100, 16384, False)),
-        500,
-        20,
+        {"rounds": 500, "trials": 20},
     ),
 }
 
@@ -90,22 +89,13 @@ def first_cohort(keys: list[jax.Array], dim: int, num_clients: int) -> int:
 
 
 def main() -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/srpfl_samples", "seed")
-    args = parser.parse_args()
-    sizes, rounds, trials = SCALES[args.scale]
-    variants = {}
-    for d, n, first_stage in sizes:
-        name = f"d={d}, N={n}, {'first' if first_stage else 'last'} stage"
-        variants[name] = {"dim": d, "num_clients": n, "first_stage": first_stage}
-    options = {"rounds": rounds, "trials": trials, "seed": args.seed}
+    args = scripts.measurement_parser(
+        __doc__, SCALES, "runs/srpfl_samples", "seed"
+    ).parse_args()
+    sizes, options = SCALES[args.scale]
+    variants = scripts.cases("dim num_clients first_stage", sizes)
     results = scripts.measure_each(args, measure, variants=variants, options=options)
-    facts = {
-        "trials": trials,
-        "rounds": rounds,
-        "start": batches.START,
-        "results": results,
-    }
-    curves.save(args, "samples", facts)
+    curves.save(args, "samples", options | {"start": batches.START, "results": results})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ of clients, length, task, repeat and target; a time is inf if a run never reache
 
 from __future__ import annotations
 
-import pandas as pd
+import itertools
+from collections.abc import Sequence
 
 import fedjax_srp as srp
 from experiments.srpfl.linear_speedup import (
@@ -19,73 +20,56 @@ from experiments.srpfl.linear_speedup import (
     contest,
     floors_of,
     scripts,
+    times_to_floors,
 )
 
 INITIAL = 16  # fewer than the n0 of SRPFL's appendix A
 LENGTHS = (1, 3, 10, 30, 100)
-SCALES = {
-    "smoke": ((32,), 1, 1, (1, 3)),
-    "cpu": ((128, 512), 3, 2, LENGTHS),
-}  # N, tasks, repeats, lengths
+COLUMNS = ("length", "task", "repeat", "factor", "srpfl", "fedrep")
+SCALES = {  # N, tasks, repeats, lengths
+    "smoke": ((32,), 1, {"repeats": 1, "lengths": (1, 3)}),
+    "cpu": ((128, 512), 3, {"repeats": 2, "lengths": LENGTHS}),
+}
 
 
 def measure(
-    num_clients: int, task_seed: int, repeats: int, init: str, lengths: tuple[int, ...]
+    num_clients: int, task_seed: int, repeats: int, init: str, lengths: Sequence[int]
 ) -> list[dict]:
-    """Measure times of both methods on one task."""
+    """Return times of both methods on one task, a row for each length of stages, repeat and target."""
     _, run = contest(num_clients, repeats, task_seed, init)
     rounds = FEDREP_ROUNDS + EXTRA_ROUNDS[init]
     fedrep = run(srp.participation.Full(), rounds)
     floors = floors_of(fedrep)
     stages = (num_clients // INITIAL).bit_length() - 1
+    theirs = times_to_floors(fedrep, floors)
     rows = []
     for length in lengths:
-        srpfl = run(
-            srp.participation.Doubling(INITIAL, [length] * stages),
-            length * stages + rounds,
-        )
-        for repeat, (ours, theirs, floor) in enumerate(
-            zip(srpfl, fedrep, floors, strict=True)
-        ):
-            rows += [
-                {
-                    "num_clients": num_clients, "length": length, "task": task_seed, "repeat": repeat, "factor": factor,
-                    "srpfl": ours.time_to(factor * floor, metric="distance"),
-                    "fedrep": theirs.time_to(factor * floor, metric="distance"),
-                }
-                for factor in FACTORS
-            ]  # fmt: skip
+        policy = srp.participation.Doubling(INITIAL, [length] * stages)
+        ours = times_to_floors(run(policy, length * stages + rounds), floors)
+        for repeat, (i, factor) in itertools.product(range(repeats), enumerate(FACTORS)):
+            facts = {"length": length, "task": task_seed, "repeat": repeat}
+            times = {"srpfl": ours[i, repeat], "fedrep": theirs[i, repeat]}
+            rows.append(facts | {"factor": factor} | times)
     return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.measurement_parser(__doc__, SCALES, "runs/stage_lengths", "seed")
-    parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
-    args = parser.parse_args(arguments)
-    sizes, tasks, repeats, lengths = SCALES[args.scale]
-    task_seeds = range(args.seed, args.seed + tasks)
-    found = scripts.measure_each(
-        args,
-        measure,
-        axes={"num_clients": sizes, "task_seed": task_seeds},
-        options={"repeats": repeats, "init": args.init, "lengths": lengths},
-    )
-    frame = pd.DataFrame([row for rows in found for row in rows])
-    frame = frame.astype({"srpfl": float, "fedrep": float})
-    frame.to_csv(
-        scripts.results_folder(args) / f"stage_lengths_{args.init}.csv",
-        index=False,
-        float_format="%.5g",
-    )
-    frame["ratio"] = frame["srpfl"] / frame["fedrep"]
-    print(
-        frame.pivot_table(
-            index=["num_clients", "length"],
-            columns="factor",
-            values="ratio",
-            aggfunc=["mean", "std"],
-        )
-    )
+def main() -> None:
+    args = scripts.measurement_parser(
+        __doc__,
+        SCALES,
+        "runs/stage_lengths",
+        "seed",
+        init={"choices": EXTRA_ROUNDS, "default": "moments"},
+    ).parse_args()
+    sizes, tasks, options = SCALES[args.scale]
+    axes = {"num_clients": sizes, "task_seed": range(args.seed, args.seed + tasks)}
+    found = scripts.measure(args, measure, axes=axes, options=options).table
+    frame = found[["num_clients", *COLUMNS]]
+    file = scripts.results_folder(args) / f"stage_lengths_{args.init}.csv"
+    frame.to_csv(file, index=False, float_format="%.5g")
+    ratios = frame.assign(ratio=frame["srpfl"] / frame["fedrep"])
+    by_length = ratios.groupby(["num_clients", "length", "factor"])["ratio"]
+    print(by_length.agg(["mean", "std"]).unstack("factor"))
 
 
 if __name__ == "__main__":

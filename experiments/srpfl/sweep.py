@@ -17,36 +17,41 @@ from experiments.srpfl.causes import (
     METHODS,
     OPTIONS,
     SIZES,
-    score_rows,
+    table_of,
 )
 
-CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
-CELL = {"classes": "classes_per_client", "images": "max_examples"}  # column -> option
+COLUMNS = {  # column -> option
+    "classes": "classes_per_client",
+    "images": "max_examples",
+    "seed": "seed",
+    "method": "method",
+}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SIZES, "runs/srpfl/sweep", "data-dir")
-    parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
-    parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
-    parser.add_argument("--seeds", type=int, default=2)
-    args = parser.parse_args(arguments)
-    axes = {option: list(getattr(args, column)) for column, option in CELL.items()}
-    axes |= {"seed": range(args.seeds), "method": METHODS}
+def main() -> None:
+    args = scripts.grid_parser(
+        __doc__,
+        SIZES,
+        "runs/srpfl/sweep",
+        "data-dir",
+        classes={"type": int, "nargs": "+", "default": (2, 3, 5, 10)},
+        images={"type": int, "nargs": "+", "default": (20, 60, 200)},
+        seeds={"type": int, "default": 2},
+    ).parse_args()
     found = scripts.run_grid(
         args,
         options=OPTIONS,
-        axes=axes,
+        axes={
+            "classes_per_client": args.classes,
+            "max_examples": args.images,
+            "seed": range(args.seeds),
+            "method": METHODS,
+        },
         where=EVALUATIONS,
         scales={name: {"options": size} for name, size in SIZES.items()},
     )
-    rows = []
-    for name, history in found.histories.items():
-        values = found.values[name]
-        facts = {column: values[option] for column, option in CELL.items()}
-        facts |= {"seed": values["seed"], "method": values["method"]}
-        rows += score_rows(history, facts)
     file = scripts.results_folder(args) / "sweep.csv"
-    scripts.write_table(file, rows, [*CELL, "seed", "method"])
+    scripts.write_table(file, table_of(found, COLUMNS), [*COLUMNS])
     print(sweep(file.parent))
 
 

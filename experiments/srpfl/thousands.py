@@ -16,7 +16,6 @@ that of the first evaluation, after every second round, at the target. `thousand
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -176,29 +175,29 @@ def draw(found: Mapping[str, Any]) -> Figure:
 
 
 def main() -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/thousands", "data-dir")
-    parser.add_argument(
-        "--redraw", action="store_true", help="draw thousands.json of --results again"
-    )
-    args = parser.parse_args()
+    args = scripts.grid_parser(
+        __doc__,
+        SCALES,
+        "runs/thousands",
+        "data-dir",
+        redraw={"action": "store_true", "help": "draw thousands.json of --results again"},
+    ).parse_args()
     if args.redraw:
-        path = scripts.results_folder(args) / "thousands.json"
-        stored = json.loads(path.read_text("utf-8"))
-        args.scale = stored.pop("scale")
+        stored = curves.stored(args, "thousands")
+        args.scale = stored["scale"]
         found = stored["results"]
     else:
         grid = scripts.run_grid(args, FILE)
         runs: dict[str, dict[str, list[Any]]] = {}
-        for name, history in grid.histories.items():
-            of_clients = runs.setdefault(str(history.num_clients), {})
-            of_method = of_clients.setdefault(grid.values[name]["method"], [])
-            of_method.append(curve_of(history))
-        ordered = dict(sorted(runs.items(), key=lambda item: int(item[0])))
-        found = {"accuracy": ACCURACY[args.scale], "runs": ordered}
+        for (num_clients, method), histories in sorted(
+            grid.histories_by("num_clients", "method").items(),
+            key=lambda item: item[0][0],
+        ):
+            of_seeds = [curve_of(history) for history in histories]
+            runs.setdefault(str(num_clients), {})[method] = of_seeds
+        found = {"accuracy": ACCURACY[args.scale], "runs": runs}
     curves.save(args, "thousands", {"results": found}, draw(found))
-    print(table(found))
-    print()
-    print(ratios(found))
+    print(table(found), ratios(found), sep="\n\n")
 
 
 if __name__ == "__main__":

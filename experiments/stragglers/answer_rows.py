@@ -16,9 +16,13 @@ PHONE_SLOWDOWN = (
     100  # factor on the times of phones that come and go, so that a round spans sessions
 )
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
-MAIN_EVALUATION = dict.fromkeys(
-    ("FedAvg", "FedRep", "Ditto", "LG", "FedPer"), "fine_tune"
-) | {"Ditto": "own_model"}
+MAIN_EVALUATION = {
+    "FedAvg": "fine_tune",
+    "FedRep": "fine_tune",
+    "Ditto": "own_model",
+    "LG": "fine_tune",
+    "FedPer": "fine_tune",
+}
 CLASSES = 5  # of each client in the figure
 SHOWN = {  # (personalization, clock) -> title of a column of the figure
     ("FedRep", "exponential"): "FedRep, Exp(1)",
@@ -94,66 +98,51 @@ def histories(runs: Runs) -> Iterator[tuple[Setting, Point, srp.History]]:
             yield setting, point, judged
 
 
+SETTING = ("personalization", "judge", "classes", "clock")
+
+
 def table(runs: Runs) -> pd.DataFrame:
     """Return a row for each run, cost and evaluation. The target is 95 % of the final accuracy of waiting for all
     clients, mean over seeds; the horizon is the time that its rounds take.
     """
     rows = [*histories(runs)]
-    full_runs: dict[Setting, list[srp.History]] = {}
+    full: dict[Setting, list[srp.History]] = {}
     for setting, point, own in rows:
         if point.answer == "full":
-            full_runs.setdefault(setting, []).append(own)
+            full.setdefault(setting, []).append(own)
     found = []
     for setting, point, own in rows:
-        full_histories = full_runs[setting]
-        target = round(
-            0.95 * float(np.mean([other.final_accuracy for other in full_histories])), 3
-        )
-        for cost in (
-            (point.cost,)
-            if own.asynchronous
-            else COSTS
-            if not point.clock.startswith("phones")
-            else (0.0,)
-        ):
-            horizon = float(
-                np.mean([other.elapsed(cost)[-1] for other in full_histories])
-            )
-            columns = dict(
-                zip(
-                    ("personalization", "judge", "classes", "clock"), setting, strict=True
-                )
-            )
-            numbers = measure(own, 0.0 if own.asynchronous else cost, target, horizon)
-            found.append(
-                {"answer": point.answer}
-                | columns
-                | {"cost": cost, "seed": point.seed, "horizon": horizon}
-                | numbers
-            )
+        finals = [other.final_accuracy for other in full[setting]]
+        target = round(0.95 * float(np.mean(finals)), 3)
+        costs = COSTS
+        if own.asynchronous:
+            costs = (point.cost,)
+        elif point.clock.startswith("phones"):
+            costs = (0.0,)
+        for cost in costs:
+            ends = [other.elapsed(cost)[-1] for other in full[setting]]
+            horizon = float(np.mean(ends))
+            row = {"answer": point.answer, **dict(zip(SETTING, setting, strict=True))}
+            row |= {"cost": cost, "seed": point.seed, "horizon": horizon}
+            charged = 0.0 if own.asynchronous else cost
+            found.append(row | measure(own, charged, target, horizon))
     return pd.DataFrame(found)
 
 
 def curves(runs: Runs) -> pd.DataFrame:
     """Return the curves of the figure: mean accuracy, and that of the slowest tenth of the clients."""
-    found = []
+    found = [pd.DataFrame()]
     for (name, judge, classes, clock), point, own in histories(runs):
-        wanted = (
-            (name, clock) in SHOWN
-            and point.answer in ANSWERS
-            and judge == MAIN_EVALUATION[name]
-        )
-        if wanted and classes == CLASSES and not point.cost:
-            named = {
+        is_shown = (name, clock) in SHOWN and point.answer in ANSWERS and not point.cost
+        if is_shown and judge == MAIN_EVALUATION[name] and classes == CLASSES:
+            part = {
                 "answer": point.answer,
                 "personalization": name,
                 "clock": clock,
                 "seed": point.seed,
-            }
-            measured = {
                 "time": own.eval_elapsed(0),
                 "mean": own.mean_accuracy,
                 "slowest_tenth": own.slowest_scores(),
             }
-            found.append(pd.DataFrame(named | measured))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+            found.append(pd.DataFrame(part))
+    return pd.concat(found, ignore_index=True)

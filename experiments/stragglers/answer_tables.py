@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.pages import markdown
 from experiments.stragglers.answer_rows import MAIN_EVALUATION
 
 SHOWN = [
-    ("exponential", 0.0),
-    ("exponential", 1.0),
-    ("exponential", 10.0),
+    *(("exponential", cost) for cost in (0.0, 1.0, 10.0)),
     ("lognormal", 0.0),
     ("uniform", 0.0),
+    ("uniform", 10.0),
+    ("phones", 0.0),
+    ("phones come and go", 0.0),
 ]
-SHOWN += [("uniform", 10.0), ("phones", 0.0), ("phones come and go", 0.0)]
 
 
 def format_number(value: float, digits: int = 3) -> str:
@@ -30,61 +31,47 @@ def format_number(value: float, digits: int = 3) -> str:
 
 def times(frame: pd.DataFrame, classes: int) -> str:
     """Table of mean times to the target, a row for each answer; "1 of 3" if only some seeds reached it."""
-    columns = [
-        at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()
-    ]
-    lines = [
-        "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
     of_classes = frame[frame["classes"] == classes]
-    for answer in dict.fromkeys(of_classes["answer"]):
+    seeds = of_classes.groupby(["answer", "clock", "cost"])["time"]
+    known = set(zip(frame["clock"], frame["cost"], strict=True))
+    columns = [at for at in SHOWN if at in known]
+    rows = [["", *(f"{clock}, C = {cost:g}" for clock, cost in columns)]]
+    for answer in of_classes["answer"].unique():
         row = [answer]
-        for clock, cost in columns:
-            found = of_classes[
-                (of_classes[["answer", "clock", "cost"]] == [answer, clock, cost]).all(
-                    axis=1
-                )
-            ]["time"]
-            reached = found[np.isfinite(found)]
-            if len(reached) < len(found):
-                row.append(f"{len(reached)} of {len(found)}")
-            else:
+        for at in columns:
+            cell = "-"
+            if (answer, *at) in seeds.groups:
+                found = seeds.get_group((answer, *at))
+                reached = found[np.isfinite(found)]
                 mean, std = reached.mean(), reached.std()
-                row.append(
-                    f"{format_number(mean)} ± {format_number(std, 2)}"
-                    if len(found)
-                    else "-"
-                )
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines)
+                cell = f"{format_number(mean)} ± {format_number(std, 2)}"
+                if len(reached) < len(found):
+                    cell = f"{len(reached)} of {len(found)}"
+            row.append(cell)
+        rows.append(row)
+    return markdown(rows)
 
 
 def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
     """Table of accuracies, participation and wasted work, a row for each answer."""
     columns = {
-        "final": 100,
-        "slowest_tenth": 100,
-        "worst_tenth": 100,
-        "gini": 1,
-        "never": 100,
-        "wasted": 100,
+        "accuracy %": "final",
+        "slowest tenth %": "slowest_tenth",
+        "worst tenth %": "worst_tenth",
+        "Gini": "gini",
+        "never %": "never",
+        "wasted %": "wasted",
     }
-    lines = [
-        "| | accuracy % | slowest tenth % | worst tenth % | Gini | never % | wasted % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    chosen = frame[
-        (frame["classes"] == classes) & (frame["clock"] == clock) & (frame["cost"] == 0)
-    ]
-    for answer in dict.fromkeys(chosen["answer"]):
-        means = chosen[chosen["answer"] == answer][list(columns)].mean()
+    chosen = frame.query("classes == @classes and clock == @clock and cost == 0")
+    means = chosen.groupby("answer", sort=False)[[*columns.values()]].mean()
+    rows = [["", *columns]]
+    for answer, row in means.iterrows():
         cells = [
-            f"{means[c] * by:.2f}" if c == "gini" else f"{means[c] * by:.1f}"
-            for c, by in columns.items()
+            f"{100 * row[name]:.1f}" if title.endswith("%") else f"{row[name]:.2f}"
+            for title, name in columns.items()
         ]
-        lines.append("| " + " | ".join([answer, *cells]) + " |")
-    return "\n".join(lines)
+        rows.append([answer, *cells])
+    return markdown(rows)
 
 
 def winners(frame: pd.DataFrame) -> str:
@@ -93,21 +80,10 @@ def winners(frame: pd.DataFrame) -> str:
     complete = frame.groupby("personalization")["answer"].transform("nunique") > 10
     known = frame[complete & np.isfinite(frame["time"])]
     first = known.loc[known.groupby(setting)["time"].idxmin()]
-    table = (
-        first.pivot_table(index="answer", columns="cost", values="time", aggfunc="count")
-        .fillna(0)
-        .astype(int)
-    )
-    table = table.sort_values(table.columns[0], ascending=False)
-    lines = [
-        "| first at the target | "
-        + " | ".join(f"C = {c:g}" for c in table.columns)
-        + " |"
-    ]
-    lines += ["|---" * (len(table.columns) + 1) + "|"]
-    rows = zip(table.index, table.to_numpy(), strict=True)
-    lines += ["| " + " | ".join([answer, *map(str, row)]) + " |" for answer, row in rows]
-    return "\n".join(lines)
+    counts = first.groupby(["answer", "cost"]).size().unstack(fill_value=0)
+    counts = counts.sort_values(counts.columns[0], ascending=False)
+    head = ["first at the target", *(f"C = {cost:g}" for cost in counts)]
+    return markdown([head, *([answer, *row] for answer, *row in counts.itertuples())])
 
 
 def main() -> None:
@@ -118,9 +94,8 @@ def main() -> None:
     print(winners(frame))
     for name, rows in frame.groupby("personalization", sort=False):
         for classes in sorted({*rows["classes"]}):
-            print(
-                f"\n{name}, {classes} classes a client, judged by {MAIN_EVALUATION[name]}\n\n{times(rows, classes)}"
-            )
+            judge = f"{classes} classes a client, judged by {MAIN_EVALUATION[name]}"
+            print(f"\n{name}, {judge}\n\n{times(rows, classes)}")
         print(f"\n{work(rows, 2, 'exponential')}")
 
 

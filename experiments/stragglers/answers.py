@@ -70,19 +70,19 @@ class Answer(NamedTuple):
 
     algorithm: srp.FederatedAlgorithm
     policy: srp.ParticipationPolicy
-    rounds: int
-    eval_every: int
+    lengths: tuple[int, int]  # rounds, rounds between evaluations
     evaluations: tuple[str, ...]
     work: float = 1.0  # time of a unit of work, in times of a round
 
     def options(self, clock: srp.Clock) -> dict[str, Any]:
         """Return the options of its runs."""
+        num_rounds, eval_every = self.lengths
         return {
             "method": self.algorithm,
             "participation": self.policy,
             "clock": clock,
-            "num_rounds": self.rounds,
-            "eval_every": self.eval_every,
+            "num_rounds": num_rounds,
+            "eval_every": eval_every,
             "evaluations": self.evaluations,
         }
 
@@ -122,76 +122,63 @@ def personalizations(model: SplitModel, step: float, epochs: int) -> dict[str, A
 
 def answers(scale: Scale, model: SplitModel, unit: float) -> dict[str, dict[str, Answer]]:
     """Return the answers of each personalization; `unit` is the mean time of a client, which sets time limits."""
-    k, tiers = scale.k, min(5, scale.federation["num_clients"] // scale.k)
-    every, (full_rounds, doubling_rounds, subset_rounds) = scale.eval_every, scale.rounds
-    full, subset = (
-        (full_rounds, every),
-        (subset_rounds, min(subset_rounds, 5 * every // 2)),
-    )  # rounds, eval_every
+    k = scale.k
+    tiers = min(5, scale.federation["num_clients"] // k)
+    every = scale.eval_every
+    full_rounds, doubling_rounds, subset_rounds = scale.rounds
+    full = (full_rounds, every)
+    subset = (subset_rounds, min(subset_rounds, 5 * every // 2))
+    uniform = participation.Uniform(k)
+    more = participation.Uniform(-(-15 * k // 10))
     chosen = {
-        "uniform": participation.Uniform(k),
+        "uniform": uniform,
         "fastest": participation.Fastest(k),
         "over-selection": participation.Fastest(k, pool=-(-13 * k // 10)),
-        "deadline": participation.Deadline(
-            unit, policy=participation.Uniform(-(-15 * k // 10))
-        ),
+        "deadline": participation.Deadline(unit, policy=more),
         "TiFL": participation.Tiered(k, tiers=tiers),
         "TiFL, by loss": participation.Tiered(k, tiers=tiers, by="loss"),
         "Oort": participation.Oort(k, step=unit),
         "power of choice": participation.PowerOfChoice(k, candidates=2 * k),
     }
-    full_work, unit_work = (
-        personalizations(model, scale.step, epochs) for epochs in (EPOCHS, 1)
-    )
-    partial, share = participation.PartialWork(EPOCHS), 1 / EPOCHS
+    full_work = personalizations(model, scale.step, EPOCHS)
+    unit_work = personalizations(model, scale.step, 1)
+    partial = participation.PartialWork(EPOCHS)
+    share = 1 / EPOCHS
     doubling = participation.Doubling(scale.initial, scale.rounds_per_stage)
     found: dict[str, dict[str, Answer]] = {}
-    for name, (algorithm, evaluations) in full_work.items():
+    for name, (algorithm, judges) in full_work.items():
+        of_unit = unit_work[name][0]
         found[name] = {
-            "full": Answer(algorithm, participation.Full(), *full, evaluations),
-            "doubling": Answer(algorithm, doubling, doubling_rounds, every, evaluations),
-            **{
-                answer: Answer(algorithm, policy, *subset, evaluations)
-                for answer, policy in chosen.items()
-            },
-            "partial work": Answer(
-                unit_work[name][0], partial, *full, evaluations, share
-            ),
+            "full": Answer(algorithm, participation.Full(), full, judges),
+            "doubling": Answer(algorithm, doubling, (doubling_rounds, every), judges),
         }
-    evaluations = ("global", "fine_tune")
+        for answer, policy in chosen.items():
+            found[name][answer] = Answer(algorithm, policy, subset, judges)
+        found[name]["partial work"] = Answer(of_unit, partial, full, judges, share)
     training = full_work["FedAvg"][0].training
     fedprox = algorithms.FedProx(model, unit_work["FedAvg"][0].training, mu=0.1)
-    fedbuff = algorithms.FedBuff(model, training)
-    at_every_arrival = k * subset[0], k * subset[1]
-    others: dict[str, tuple[Any, ...]] = {
-        "FedProx, partial work": (fedprox, partial, *full),
-        "FedBuff": (fedbuff, participation.Buffered(k), *subset),
-        "FedBuff, k at work": (
-            fedbuff,
-            participation.Buffered(k, concurrency=k),
-            *subset,
-        ),
-        "FedAsync": (
-            algorithms.FedAsync(model, training),
-            participation.Buffered(1),
-            *at_every_arrival,
-        ),
-        "FedAT": (
-            algorithms.FedAT(model, training, num_tiers=tiers),
-            participation.AsynchronousTiers(k, tiers),
-            *subset,
-        ),
-    }
-    rates = (0.25, 0.5, 0.75, 1.0)  # for 1 to 4 units of work
+    narrow = {}
     for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD):
-        narrow = cls(model, training, rates=rates)
-        others[f"{cls.__name__}, partial work"] = (narrow, partial, *full)
+        rates = (0.25, 0.5, 0.75, 1.0)  # for 1 to 4 units of work
+        narrow[f"{cls.__name__}, partial work"] = cls(model, training, rates=rates)
+    judges = ("global", "fine_tune")
+    of_fedavg = found["FedAvg"]
+    of_fedavg["FedProx, partial work"] = Answer(fedprox, partial, full, judges, share)
+    fedbuff = algorithms.FedBuff(model, training)
+    fedasync = algorithms.FedAsync(model, training)
+    fedat = algorithms.FedAT(model, training, num_tiers=tiers)
+    at_every_arrival = (k * subset[0], k * subset[1])
+    for answer, algorithm, policy, lengths in (
+        ("FedBuff", fedbuff, participation.Buffered(k), subset),
+        ("FedBuff, k at work", fedbuff, participation.Buffered(k, concurrency=k), subset),
+        ("FedAsync", fedasync, participation.Buffered(1), at_every_arrival),
+        ("FedAT", fedat, participation.AsynchronousTiers(k, tiers), subset),
+    ):
+        of_fedavg[answer] = Answer(algorithm, policy, lengths, judges)
+    for answer, algorithm in narrow.items():
+        of_fedavg[answer] = Answer(algorithm, partial, full, judges, share)
     for cls in (algorithms.MIFA, algorithms.FedVARP):
-        uniform = participation.Uniform(k)
-        others[cls.__name__] = (cls(model, training), uniform, *subset)
-    for answer, made in others.items():
-        work = share if answer.endswith("partial work") else 1.0
-        found["FedAvg"][answer] = Answer(*made, evaluations, work)
+        of_fedavg[cls.__name__] = Answer(cls(model, training), uniform, subset, judges)
     return found
 
 
@@ -202,10 +189,11 @@ def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) ->
     return float(jnp.mean(devices.unit + devices.once))
 
 
-def with_drawn_clocks(
-    scale: Scale, names: Sequence[str], model: SplitModel
-) -> Iterator[tuple[Point, dict[str, Any]]]:
-    """Yield the runs on drawn clocks with their options; asynchronous answers have the cost in the clock."""
+Points = Iterator[tuple[Point, dict[str, Any]]]  # runs with their options
+
+
+def with_drawn_clocks(scale: Scale, names: Sequence[str], model: SplitModel) -> Points:
+    """Yield the runs on drawn clocks; asynchronous answers have the cost in the clock."""
     times = {
         clock: srp.clocks.Empirical(quantiles)
         for clock, quantiles in drawn_clocks().items()
@@ -224,8 +212,8 @@ def with_drawn_clocks(
 
 def with_phones(
     scale: Scale, names: Sequence[str], model: SplitModel, data: Any, traces: Path
-) -> Iterator[tuple[Point, dict[str, Any]]]:
-    """Yield the runs on phones with their options."""
+) -> Points:
+    """Yield the runs on phones."""
     num_clients = scale.federation["num_clients"]
     params = jax.eval_shape(model.init, jax.random.key(0))
     model_ratio = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -250,40 +238,43 @@ def with_phones(
                     yield point, made.options(clocks[seed])
 
 
-def run(args: argparse.Namespace, scale: Scale) -> dict[Point, srp.History]:
-    """Run all points as one grid."""
+def points_of(args: argparse.Namespace, scale: Scale) -> dict[Point, dict[str, Any]]:
+    """Return all runs with their options."""
     first = {"classes_per_client": scale.classes[0], "data_dir": args.data_dir}
     data = srp.data.load(scale.dataset, **scale.federation, **first)
     model = srp.models.MLP(data.example_shape, data.num_classes, hidden=scale.hidden)
-    points = dict(with_drawn_clocks(scale, args.personalizations, model))
+    found = dict(with_drawn_clocks(scale, args.personalizations, model))
     if args.traces is not None:
         of_phones = with_phones(scale, args.personalizations, model, data, args.traces)
-        points |= dict(of_phones)
-    variants = {}
-    for point, options in points.items():
-        own = {"classes_per_client": point.classes, "seed": point.seed}
-        variants[point.name] = options | own
+        found |= dict(of_phones)
+    for point, options in found.items():
+        options |= {"classes_per_client": point.classes, "seed": point.seed}
+    return found
+
+
+@scripts.reported()
+def main() -> None:
+    names = ["FedAvg", "FedRep", "Ditto", "LG", "FedPer"]
+    args = scripts.grid_parser(
+        __doc__,
+        SCALES,
+        "runs/stragglers",
+        "data-dir",
+        personalizations={"nargs": "+", "default": names, "choices": names},
+        traces={
+            "type": Path,
+            "help": "folder with traces of phones and networks (default: no phones)",
+        },
+    ).parse_args()
+    scale = SCALES[args.scale]
+    points = points_of(args, scale)
     args.out /= args.scale
     found = scripts.run_grid(
-        args, variants=variants, options=scale.federation | {"dataset": scale.dataset}
-    )
-    runs = found.histories_by("variant")
-    return {point: runs[point.name][0] for point in points}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/stragglers", "data-dir")
-    names = ["FedAvg", "FedRep", "Ditto", "LG", "FedPer"]
-    parser.add_argument("--personalizations", nargs="+", default=names, choices=names)
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        help="folder with traces of phones and networks (default: no phones)",
-    )
-    args = parser.parse_args(arguments)
-    scale = SCALES[args.scale]
-    with scripts.reported():
-        runs = run(args, scale)
+        args,
+        variants={point.name: options for point, options in points.items()},
+        options=scale.federation | {"dataset": scale.dataset},
+    ).histories_by("variant")
+    runs = {point: found[point.name][0] for point in points}
     results = scripts.results_folder(args)
     for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
         file = results / f"{name}_{scale.dataset}.csv"

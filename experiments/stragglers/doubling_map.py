@@ -12,14 +12,13 @@ federations. `map_errors.csv` has the errors of the rules on these federations a
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from experiments import curves, scripts
 from fedjax_srp import participation
@@ -51,57 +50,54 @@ SCALES = {
     "smoke": Scale((8, 16), (2, 5), (1,), 1, 3),
     "cpu": Scale((16, 32, 64), (2, 3, 5), (3, 10), 3, 40),
 }
+OPTIONS = {
+    "method": "fedrep",
+    "dataset": "digits",
+    "hidden": (32,),
+    "learning_rate": 0.05,
+    "head_epochs": 8,
+    "representation_epochs": 4,
+    "eval_every": 1,
+    "evaluations": "fine_tune",
+}
 
 
-def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
-    """Return the participants of each round for a length of stages; None: all clients in every round."""
-    if length is None:
-        return np.full(rounds, num_clients)
+def cohort_sizes(num_clients: int, length: int, rounds: int) -> np.ndarray:
+    """Return the participants of each round for a length of stages; 0: all clients in every round."""
     stages = [num_clients // 8 * 2**r for r in range(3)]
     return np.concatenate([np.repeat(stages, length), np.full(rounds, num_clients)])
 
 
-def train(args: argparse.Namespace, scale: Scale) -> list[dict]:
-    """Run all federations; return a row for each federation, length of stages, seed and round."""
-    sizes = [*itertools.product(scale.clients, (None, *scale.lengths))]
-    variants = {}
-    for num_clients, length in sizes:
+def variants(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Return the federations' sizes with each length of stages, and with all clients in every round."""
+    found = {}
+    for num_clients, length in itertools.product(scale.clients, (0, *scale.lengths)):
         doubling = participation.Doubling(num_clients // 8, length or 1)
-        variants[f"{num_clients} clients, {length}"] = {
+        found[f"{num_clients} clients, {length or None}"] = {
             "num_clients": num_clients,
-            "participation": participation.Full() if length is None else doubling,
+            "participation": doubling if length else participation.Full(),
             "num_rounds": len(cohort_sizes(num_clients, length, scale.rounds)),
         }
-    options = {
-        "method": "fedrep",
-        "dataset": "digits",
-        "hidden": (32,),
-        "learning_rate": 0.05,
-        "head_epochs": 8,
-        "representation_epochs": 4,
-        "eval_every": 1,
-        "evaluations": "fine_tune",
-    }
-    axes = {"classes_per_client": scale.classes, "seed": range(scale.seeds)}
-    grid = scripts.run_grid(args, variants=variants, axes=axes, options=options)
-    runs = grid.histories_by("variant", *axes)
-    rows = []
-    for num_clients, length in sizes:
-        cohort = cohort_sizes(num_clients, length, scale.rounds)
-        for classes, seed in itertools.product(*axes.values()):
-            (run,) = runs[f"{num_clients} clients, {length}", classes, seed]
-            assert (run.cohort_size == cohort).all()
-            key = {
-                "clients": num_clients,
-                "classes": classes,
-                "length": length or 0,
-                "seed": seed,
-            }
-            rows += [
-                key | {"round": r, "size": n, "accuracy": a}
-                for r, n, a in zip(run.eval_round, cohort, run.mean_accuracy, strict=True)
-            ]
-    return rows
+    return found
+
+
+def rounds_of(grid: Any) -> pd.DataFrame:
+    """Return a row for each federation, length of stages, seed and round."""
+    parts = []
+    for name, run in grid.histories.items():
+        values = grid.values[name]
+        length = values["variant"].partition(", ")[2]
+        part = {
+            "clients": run.num_clients,
+            "classes": values["classes_per_client"],
+            "length": 0 if length == "None" else int(length),
+            "seed": values["seed"],
+            "round": run.eval_round,
+            "size": run.cohort_size,
+            "accuracy": run.mean_accuracy,
+        }
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True)
 
 
 def order_statistics(num_clients: int, sigma: float) -> np.ndarray:
@@ -124,27 +120,27 @@ def rounds_needed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rounds to each target of both methods, by federation, length of stages and seed."""
     rows = []
     for (clients, classes), group in frame.groupby(["clients", "classes"]):
+        runs = dict(list(group.groupby(["length", "seed"])))
         full = group[group["length"] == 0]
         final = full[full["round"] == full["round"].max()]["accuracy"].mean()
-        lengths, seeds = sorted({*group["length"]} - {0}), sorted({*group["seed"]})
-        for length, seed, share in itertools.product(lengths, seeds, TARGETS):
-            ours = group[(group["length"] == length) & (group["seed"] == seed)]
-            theirs = full[full["seed"] == seed]
-            rows.append(
-                {
-                    "clients": clients,
-                    "classes": classes,
-                    "length": length,
-                    "seed": seed,
-                    "share": share,
-                }
-                | {"target": share * final, "fedrep": rounds_to(theirs, share * final)}
-                | {"srpfl": rounds_to(ours, share * final)}
-            )
+        for (length, seed), share in itertools.product(runs, TARGETS):
+            if length:
+                where = {"clients": clients, "classes": classes, "length": length}
+                where |= {"seed": seed, "share": share, "target": share * final}
+                where["fedrep"] = rounds_to(runs[0, seed], share * final)
+                where["srpfl"] = rounds_to(runs[length, seed], share * final)
+                rows.append(where)
     return pd.DataFrame(rows)
 
 
 RULES = {"factor": (np.divide, np.multiply), "stages": (np.subtract, np.add)}
+KINDS = ["share", "length"]
+
+
+def is_fitted(frame: pd.DataFrame) -> pd.Series:
+    """Return True for the rows of federations on which the rules were fitted."""
+    pairs = pd.MultiIndex.from_frame(frame[["clients", "classes"]])
+    return pd.Series(pairs.isin(FITTED), frame.index)
 
 
 def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -154,16 +150,9 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
     factor, or a number of rounds more; factor and number are medians over the fitted federations.
     """
     found = found[np.isfinite(found["fedrep"]) & np.isfinite(found["srpfl"])].copy()
-    is_fitted = np.array(
-        [at in FITTED for at in zip(found["clients"], found["classes"], strict=True)]
-    )
-    kinds = ["share", "length"]
     for name, (compare, apply) in RULES.items():
-        found[name] = compare(found["srpfl"], found["fedrep"])
-        fitted = found[is_fitted].groupby(kinds)[name].median()
-        found[name] = [
-            fitted[at] for at in zip(found["share"], found["length"], strict=True)
-        ]
+        needed = compare(found["srpfl"], found["fedrep"]).where(is_fitted(found))
+        found[name] = needed.groupby([found[kind] for kind in KINDS]).transform("median")
         found[f"rounds_{name}"] = apply(found["fedrep"], found[name])
     times = {
         at: order_statistics(*at) for at in itertools.product({*found["clients"]}, SIGMAS)
@@ -172,117 +161,89 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
     for row in found.to_dict("records"):
         cohort = cohort_sizes(row["clients"], row["length"], 10 * scale.rounds)
         for sigma, cost in itertools.product(SIGMAS, COSTS):
-            round_times = times[row["clients"], sigma][cohort - 1] + cost
-            elapsed = np.concatenate([[0.0], np.cumsum(round_times)])
-            fedrep = row["fedrep"] * (times[row["clients"], sigma][-1] + cost)
-            rules = {
-                f"by_{n}": fedrep
-                / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed)
-                for n in RULES
-            }
-            rows.append(
-                row
-                | {
-                    "sigma": sigma,
-                    "cost": cost,
-                    "speed_up": fedrep / elapsed[int(row["srpfl"])],
-                }
-                | rules
-            )
-    return pd.DataFrame(rows), found.groupby(kinds)[[*RULES]].first().reset_index()
+            of_clients = times[row["clients"], sigma] + cost
+            elapsed = np.concatenate([[0.0], np.cumsum(of_clients[cohort - 1])])
+            fedrep = row["fedrep"] * of_clients[-1]
+            point = row | {"sigma": sigma, "cost": cost}
+            point["speed_up"] = fedrep / elapsed[int(row["srpfl"])]
+            for name in RULES:
+                at = np.interp(row[f"rounds_{name}"], np.arange(len(elapsed)), elapsed)
+                point[f"by_{name}"] = fedrep / at
+            rows.append(point)
+    return pd.DataFrame(rows), found.groupby(KINDS)[[*RULES]].first().reset_index()
 
 
 def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
     """Return errors of the rules on fitted and held-out federations: factors, and shares on the wrong side of 1."""
-    points = points.assign(
-        held_out=[
-            at not in FITTED
-            for at in zip(points["clients"], points["classes"], strict=True)
-        ]
-    )
-    clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
+    points = points.assign(held_out=~is_fitted(points))
+    points["clear"] = ~points["speed_up"].between(0.8, 1.25)
     rows = []
     for name in RULES:
-        error = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
-        wrong = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
-        for (held_out, share, length), group in points.groupby(
-            ["held_out", "share", "length"]
-        ):
-            at = group.index
-            rows.append(
-                {
-                    "rule": name,
-                    "held_out": held_out,
-                    "share": share,
-                    "length": length,
-                    "points": len(at),
-                }
-                | {
-                    "typical_factor": math.exp(error[at].median()),
-                    "worst_factor": math.exp(error[at].max()),
-                }
-                | {
-                    "wrong_side": wrong[at].mean(),
-                    "wrong_side_where_clear": wrong[at][clear[at]].mean(),
-                }
-            )
+        points["error"] = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
+        points["wrong"] = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
+        for at, group in points.groupby(["held_out", *KINDS]):
+            where = dict(zip(("held_out", *KINDS), at, strict=True))
+            row = {
+                "rule": name,
+                **where,
+                "points": len(group),
+                "typical_factor": math.exp(group["error"].median()),
+                "worst_factor": math.exp(group["error"].max()),
+                "wrong_side": group["wrong"].mean(),
+                "wrong_side_where_clear": group["wrong"][group["clear"]].mean(),
+            }
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def summarize(points: pd.DataFrame) -> pd.DataFrame:
     """Return median speed-ups over seeds."""
-    keys = ["clients", "classes", "share", "length", "sigma", "cost"]
-    return (
-        points.groupby(keys)[["speed_up", *(f"by_{name}" for name in RULES)]]
-        .median()
-        .reset_index()
-    )
+    keys = ["clients", "classes", *KINDS, "sigma", "cost"]
+    values = ["speed_up", *(f"by_{name}" for name in RULES)]
+    return points.groupby(keys)[values].median().reset_index()
 
 
-def draw(points: pd.DataFrame, path: Path) -> None:
+def draw(points: pd.DataFrame) -> Figure:
     """Draw measured speed-ups, medians over federations and seeds, a panel for each length and share."""
-    kinds = [*points.groupby(["share", "length"])]
+    kinds = [*points.groupby(KINDS)]
     figure, axes = curves.panels(len(kinds), width=3.4, height=3.4)
     image = None
     for ax, ((share, length), group) in zip(axes, kinds, strict=True):
         ax.grid(visible=False)
-        table = group.pivot_table(
-            index="sigma", columns="cost", values="speed_up", aggfunc="median"
-        )
-        image = ax.imshow(
-            np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto"
-        )
+        table = group.groupby(["sigma", "cost"])["speed_up"].median().unstack()
+        scale = {"cmap": "RdBu", "vmin": -3, "vmax": 3}
+        image = ax.imshow(np.log2(table), origin="lower", aspect="auto", **scale)
+        style = {"ha": "center", "va": "center", "fontsize": 8}
         for (y, x), value in np.ndenumerate(table.to_numpy()):
             color = "w" if abs(np.log2(value)) > 2 else "k"
-            ax.text(
-                x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color
-            )
+            ax.text(x, y, f"{value:.2g}", color=color, **style)
         ax.set_xticks(range(table.shape[1]), [f"{c:g}" for c in table.columns])
         ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
         ax.set_xlabel("cost C of a round, in mean times")
         ax.set_title(f"to {100 * share:g} % of FedRep, stages of {length}", fontsize=9)
     axes[0].set_ylabel("sigma of log-normal times")
     figure.colorbar(image, ax=axes, label="log2 of the speed-up")
-    curves.save_picture(figure, path, dpi=130)
+    return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.grid_parser(__doc__, SCALES, "runs/stragglers/map")
-    args = parser.parse_args(arguments)
+def main() -> None:
+    args = scripts.grid_parser(__doc__, SCALES, "runs/stragglers/map").parse_args()
     scale = SCALES[args.scale]
     args.out /= args.scale
     results = scripts.results_folder(args)
-    with scripts.reported():
-        rows = train(args, scale)
-    frame = pd.DataFrame(rows)
-    frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.8f")
+    axes = {"classes_per_client": scale.classes, "seed": range(scale.seeds)}
+    grid = scripts.run_grid(args, variants=variants(scale), axes=axes, options=OPTIONS)
+    frame = rounds_of(grid)
     points, factor = speed_ups(rounds_needed(frame), scale)
-    summarize(points).to_csv(results / "map.csv", index=False, float_format="%.4g")
-    print(factor.to_string(index=False))
-    report = rule_errors(points)
-    report.to_csv(results / "map_errors.csv", index=False, float_format="%.3f")
-    print(report.to_string(index=False))
-    draw(points, results / "map.png")
+    errors = rule_errors(points)
+    for name, table, form in (
+        ("map_rounds", frame, "%.8f"),
+        ("map", summarize(points), "%.4g"),
+        ("map_errors", errors, "%.3f"),
+    ):
+        table.to_csv(results / f"{name}.csv", index=False, float_format=form)
+    print(factor.to_string(index=False), errors.to_string(index=False), sep="\n")
+    curves.save_picture(draw(points), results / "map.png", dpi=130)
 
 
 if __name__ == "__main__":
