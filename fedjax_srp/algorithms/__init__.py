@@ -13,6 +13,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
+from fedjax_srp.algorithms.fedcac import FedCAC
 from fedjax_srp.algorithms.feddbe import FedDBE
 from fedjax_srp.algorithms.feddwa import FedDWA
 from fedjax_srp.algorithms.feddyn import FedDyn
@@ -65,6 +66,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedCAC",
     "FedDBE",
     "FedDWA",
     "FedDyn",

@@ -128,6 +128,7 @@ TABLE = {
     "feddyn": small(algorithms.FedDyn, penalty=0.3),
     "mifa": small(algorithms.MIFA),
     "fedvarp": small(algorithms.FedVARP, server_step_size=0.7),
+    "fedcac": small(algorithms.FedCAC, critical_share=0.4, collaboration_rounds=4.0),
     "feddbe": small(algorithms.FedDBE, mean_penalty=2.0, **SIZED),
     "feddwa": small(algorithms.FedDWA, num_neighbours=4),
     "fedphp": small(algorithms.FedPHP, teaching=0.3, inheritance_rounds=4, **SIZED),

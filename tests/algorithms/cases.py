@@ -18,6 +18,7 @@ from reference import (
     fedas,
     fedavg,
     fedbabu,
+    fedcac,
     feddbe,
     feddwa,
     feddyn,
@@ -376,6 +377,15 @@ CASES = {
         feddwa.run, {"num_neighbours": 2, "guidance_epochs": 2, "weighting": "num_examples"}, {"num_neighbours": 2},
         guidance_of(2), server={}, clients={"params": "models", "guidance": "guidance"},
         judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, tuned=True, tuner=TUNER,
+    ),
+    "fedcac": Case(
+        fedcac.run, {"critical_share": 0.4, "collaboration_rounds": 4.0}, {"share": 0.4, "beta": 4.0},
+        clients={"own": "own", lambda state: jax.tree.map(np.float64, state.critical): "critical"},
+        judged=GLOBAL | {"own_model": accuracy("starts")},
+    ),
+    "fedcac-more_rounds_than_beta": Case(
+        fedcac.run, {"critical_share": 0.6, "collaboration_rounds": 1.5}, {"share": 0.6, "beta": 1.5},
+        clients={"own": "own"}, judged=GLOBAL | {"own_model": accuracy("starts")}, shapes=("plain",),
     ),
     "fedphp": Case(
         fedphp.run, {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2},

@@ -259,6 +259,7 @@ def test_the_noised_clip_stays_near_the_quantile():
 REFUSED = {
     "afl": "download what others hold",
     "fedamp": "download what others hold",
+    "fedcac": "download what others hold",
     "feddwa": "download what others hold",
     "feddbe": "passes before the first round",
     "ifca": "weight of a client",

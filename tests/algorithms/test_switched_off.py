@@ -49,6 +49,9 @@ LIMITS = {
     "q_fedavg with q = 0": Limit("q_fedavg", {"q": 0.0}, "fedavg", policy=DOUBLING, options=SIZED, rtol=1e-9),
     "afl whose weights stay": Limit("afl", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
     "fedphp without its teacher": Limit("fedphp", {"teaching": 0.0}, "fedavg", policy=DOUBLING),
+    "fedcac without critical parameters": Limit(
+        "fedcac", {"critical_share": 0.0}, "fedavg", policy=DOUBLING
+    ),
     "fedala whose weights stay": Limit("fedala", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
     "fednova with equal steps": Limit("fednova", {}, "fedavg", policy=DOUBLING, options=STEPS),
     "scaffold of identical clients": Limit(
