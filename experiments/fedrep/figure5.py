@@ -30,6 +30,7 @@ class Scale(NamedTuple):
     epochs: dict[str, tuple[int, ...]]  # by method
     num_rounds: int
     seeds: int
+    steps: tuple[float, ...] = (0.1,)  # by which SGD trains
 
 
 LAST = 10  # rounds
@@ -43,6 +44,10 @@ SCALES = {
         {"dataset": "cifar10", "num_clients": 100, "classes_per_client": 2},
         {"model": "lenet5", "initialization": "torch"}, 50,
         {"fedrep": (1, 2, 5, 10, 15), "fedavg": (1, 2, 5)}, 100, 1,
+    ),
+    "cifar10_steps": Scale(
+        {"dataset": "cifar10", "num_clients": 100, "classes_per_client": 2},
+        {"model": "lenet5", "initialization": "torch"}, 50, {"fedrep": (15, 10)}, 100, 1, (0.03, 0.01, 0.1),
     ),
     "smoke": Scale(
         {"dataset": "digits", "num_clients": 10, "classes_per_client": 2}, {"model": "mlp", "hidden": (8,)}, 10,
@@ -69,7 +74,6 @@ def run(args: Any, scale: Scale) -> dict[str, list[srp.History]]:
                 **own,
             }
     options = {
-        "learning_rate": 0.1,
         "momentum": 0.5,
         "batch_size": scale.batch_size,
         "participation": "uniform",
@@ -81,7 +85,10 @@ def run(args: Any, scale: Scale) -> dict[str, list[srp.History]]:
     found = scripts.run_grid(
         args,
         variants=variants,
-        axes={"seed": range(args.seed, args.seed + scale.seeds)},
+        axes={
+            "learning_rate": scale.steps,
+            "seed": range(args.seed, args.seed + scale.seeds),
+        },
         options=options | scale.federation | scale.model,
     )
     return found.histories_by("variant")
