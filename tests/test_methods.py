@@ -59,6 +59,8 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "feddwa": {"num_neighbours": 5, "guidance_epochs": 1},
     "fedphp": {"teaching": 0.1, "inheritance": 0.9, "inheritance_rounds": 100},
     "fedcac": {"critical_share": 0.5, "collaboration_rounds": 100.0},
+    "fedcp": {"alignment_penalty": 5.0},
+    "gpfl": {"guidance_penalty": 0.01, "guidance_decay": 0.1},
     "feddbe": {"mean_penalty": 50.0, "charge_start": False},
     "fedala": {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},

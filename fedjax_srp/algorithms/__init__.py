@@ -14,6 +14,7 @@ from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
 from fedjax_srp.algorithms.fedcac import FedCAC
+from fedjax_srp.algorithms.fedcp import FedCP
 from fedjax_srp.algorithms.feddbe import FedDBE
 from fedjax_srp.algorithms.feddwa import FedDWA
 from fedjax_srp.algorithms.feddyn import FedDyn
@@ -31,6 +32,7 @@ from fedjax_srp.algorithms.fedrolex import FedRolex
 from fedjax_srp.algorithms.fedsgd import FedSGD
 from fedjax_srp.algorithms.fedvarp import FedVARP
 from fedjax_srp.algorithms.fjord import FjORD
+from fedjax_srp.algorithms.gpfl import GPFL
 from fedjax_srp.algorithms.heterofl import HeteroFL
 from fedjax_srp.algorithms.hf_maml import HFMAML
 from fedjax_srp.algorithms.ifca import IFCA
@@ -50,6 +52,7 @@ from fedjax_srp.linear.fedrep import LinearFedRep
 __all__ = [
     "AFL",
     "APFL",
+    "GPFL",
     "HFMAML",
     "IFCA",
     "L2GD",
@@ -67,6 +70,7 @@ __all__ = [
     "FedBN",
     "FedBuff",
     "FedCAC",
+    "FedCP",
     "FedDBE",
     "FedDWA",
     "FedDyn",

@@ -20,7 +20,7 @@ class _Bracket(NamedTuple):
     passes: Array
 
 
-def largest(scores: Array, kept: int) -> Array:
+def largest(scores: Array, kept: int | Array) -> Array:
     """(n,) bool: True for the `kept` largest scores; of equal ones the first count.
 
     Args:

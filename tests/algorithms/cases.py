@@ -19,6 +19,7 @@ from reference import (
     fedavg,
     fedbabu,
     fedcac,
+    fedcp,
     feddbe,
     feddwa,
     feddyn,
@@ -33,6 +34,7 @@ from reference import (
     fedrep,
     fedrod,
     fedsgd,
+    gpfl,
     hf_maml,
     ifca,
     l2gd,
@@ -190,6 +192,12 @@ def start_of_dbe(setting):
         return batches(orders, BATCH)
 
     return {"first_steps": rows}
+
+
+def start_of_gpfl(setting):
+    """Return the first valve and embeddings."""
+    start = setting.start
+    return {"others": start.valve | {"embeddings": {"kernel": start.embeddings}}}
 
 
 def heads_of(number):
@@ -386,6 +394,16 @@ CASES = {
     "fedcac-more_rounds_than_beta": Case(
         fedcac.run, {"critical_share": 0.6, "collaboration_rounds": 1.5}, {"share": 0.6, "beta": 1.5},
         clients={"own": "own"}, judged=GLOBAL | {"own_model": accuracy("starts")}, shapes=("plain",),
+    ),
+    "fedcp": Case(
+        fedcp.run, {"alignment_penalty": 2.0}, {"penalty": 2.0}, lambda setting: {"policy": setting.start.policy},
+        server={"params": "params", "policy": "policy"}, clients={"head": "heads"},
+        judged={"own_model": fedcp.own_accuracy, "fine_tune": None},
+    ),
+    "gpfl": Case(
+        gpfl.run, {"guidance_penalty": 0.3, "guidance_decay": 0.2}, {"penalty": 0.3, "decay": 0.2}, start_of_gpfl,
+        server={"params": "params", "valve": "valve", "embeddings": "embeddings"}, clients={"head": "heads"},
+        judged={"own_model": gpfl.own_accuracy, "fine_tune": None},
     ),
     "fedphp": Case(
         fedphp.run, {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2},
