@@ -65,6 +65,8 @@ class RoundContext(NamedTuple):
     # () int32: units of local work of this client (1 for most policies; 0 in a padded slot of a chunk)
     work: Array
     record_loss: bool = False  # True if the run records the training loss
+    # () float: weight of this client's update, see `Cohort.importance`; None: 1
+    importance: Array | None = None
 
 
 class TrainingLoss(NamedTuple):
@@ -404,6 +406,9 @@ class Cohort(NamedTuple):
     asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`
     # (pool,) int32, clients that begin a job after this round; None: the participants
     next_ids: Array | None = None
+    # (pool,) float, aligned with client_ids: 1 / (n p_i), where n clients are drawn with probabilities p_i, as a weight
+    # of updates for algorithms that use it; None: 1
+    importance: Array | None = None
     # under clocks with availability, where rounds overlap: jobs that begin in this round, and none after it
     jobs: Jobs | None = None
 

@@ -653,6 +653,12 @@ PARTS = {
     "asynchronous tiers": policy(
         participation.AsynchronousTiers, {"k": 4, "tiers": 3}, {"tiers": 11, "k": 1}
     ),
+    "queued": policy(
+        participation.Queued,
+        {"concurrency": 0},
+        {"weights": [1.0, -1.0]},
+        {"weights": np.ones(3)},
+    ),
     "tiered": policy(participation.Tiered, {"k": 4, "tiers": 3}),
     "deadline": policy(
         participation.Deadline,

@@ -17,7 +17,12 @@ def few_lines(**fields):
 
 
 @pytest.mark.parametrize(
-    "policy", [participation.Buffered(2), participation.AsynchronousTiers(1, tiers=2)]
+    "policy",
+    [
+        participation.Buffered(2),
+        participation.AsynchronousTiers(1, tiers=2),
+        participation.Queued(2),
+    ],
 )
 def test_updates_that_are_never_stale_give_a_warning(policy):
     with pytest.warns(UserWarning, match="never stale") as caught:
@@ -33,7 +38,9 @@ def test_others_give_none():
     simulate(few_lines(), DATA, participation=participation.Uniform(2))
     stale = few_lines(asynchronous=True)
     simulate(stale, DATA, participation=participation.Buffered(2))
-    for cls in (srp.algorithms.FedBuff, srp.algorithms.FedAsync, srp.algorithms.FedAT):
+    for cls in map(
+        vars(srp.algorithms).get, ("FedBuff", "FedAsync", "FedAT", "AsyncSGD")
+    ):
         assert cls.asynchronous
     assert not srp.algorithms.FedAvg.asynchronous
 

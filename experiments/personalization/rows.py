@@ -50,7 +50,7 @@ LEFT_OUT = {
     "fedbn": "the same as FedAvg: the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
     **dict.fromkeys(
-        ("fedbuff", "fedasync", "fedat"),
+        ("fedbuff", "fedasync", "fedat", "asyncsgd"),
         "asynchronous: its rounds are not those of the others",
     ),
     **dict.fromkeys(

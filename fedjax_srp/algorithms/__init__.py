@@ -2,6 +2,7 @@
 
 from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
+from fedjax_srp.algorithms.asyncsgd import AsyncSGD
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
@@ -59,6 +60,7 @@ __all__ = [
     "MIFA",
     "MOON",
     "SCAFFOLD",
+    "AsyncSGD",
     "Ditto",
     "FedALA",
     "FedAMP",

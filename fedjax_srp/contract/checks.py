@@ -552,8 +552,8 @@ def check_policy(
     _check_cohort(name, cohort, num_clients)
     if policy.asynchronous and times.available is not None and cohort.jobs is None:
         raise ValueError(
-            f"{name}: rounds overlap, and a client that leaves takes its job along; return Cohort.jobs as Buffered "
-            "does, or use a clock under which all clients are available"
+            f"{name}: rounds overlap, and a client that leaves takes its job along; use Buffered, or a clock under "
+            "which all clients are available; a policy of your own returns Cohort.jobs"
         )
     if policy.needs_global_gradient:
         metrics = _joined(name, metrics, {GRADIENT_NORM: _float()})
@@ -588,6 +588,7 @@ def _check_cohort(name: str, cohort: Cohort, num_clients: int) -> None:
     expected = Cohort(ids, INTEGER, ids, INTEGER)
     jobs = Jobs(_shape(jnp.int32, num_clients), INTEGER, _float())
     optional = {"duration": _float(), "asked": INTEGER, "next_ids": ids, "jobs": jobs}
+    optional["importance"] = _float(*pool)
     for field, shape in optional.items():
         if getattr(cohort, field) is not None:
             expected = expected._replace(**{field: shape})

@@ -259,7 +259,7 @@ def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[Hi
         warnings.warn(
             f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client trains on the model of the "
             "round in which it delivers, so updates are never stale, which flatters an asynchronous server; use "
-            "fedbuff, fedasync or fedat, or make the method asynchronous (docs/new_algorithm.md)",
+            "fedbuff, fedasync, fedat or asyncsgd, or make the method asynchronous (docs/new_algorithm.md)",
             stacklevel=4,
         )
     settings = run.settings

@@ -22,6 +22,7 @@ from fedjax_srp.participation.growing import (
 from fedjax_srp.participation.oort import Oort
 from fedjax_srp.participation.partial_work import PartialWork
 from fedjax_srp.participation.power_of_choice import PowerOfChoice
+from fedjax_srp.participation.queued import Queued
 from fedjax_srp.participation.statistical_accuracy import StatisticalAccuracy
 from fedjax_srp.participation.tiered import Tiered
 from fedjax_srp.participation.uniform import Uniform
@@ -53,6 +54,7 @@ CLASSES = (
     Oort,
     PartialWork,
     PowerOfChoice,
+    Queued,
     StatisticalAccuracy,
     Tiered,
     Uniform,

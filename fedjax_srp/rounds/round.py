@@ -115,16 +115,22 @@ def cohort_pass(
     clients first; only in later windows do devices exchange states and wait for each other.
     """
     pool = cohort.client_ids.shape[0]
-    at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
+    of_clients = {"work": cohort.work}  # fields of a client's context
+    if cohort.importance is not None:
+        of_clients["importance"] = cohort.importance
+    at_home, *ordered = owners_first(
+        layout, cohort.client_ids, cohort.size, *of_clients.values()
+    )
     pad = (0, -pool % layout.by_chunk_size[0].window)
-    client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
+    client_ids, *padded = (jnp.pad(by_position, pad) for by_position in ordered)
+    of_clients = dict(zip(of_clients, padded, strict=True))
 
     def one(
-        client_id: Array, work: Array, state: ClientState, moved: PyTree
+        client_id: Array, of_client: dict[str, Array], state: ClientState, moved: PyTree
     ) -> tuple[ClientOutput, dict[str, Array]]:
         client_data = access.read(client_id, moved)
         client_key = jax.random.fold_in(key, client_id)
-        output = client(client_key, state, client_data, context._replace(work=work))
+        output = client(client_key, state, client_data, context._replace(**of_client))
         return output, record(output, client_data)
 
     # Traced once, for the shapes and for the loop.
@@ -142,9 +148,12 @@ def cohort_pass(
         window = Window(ids, active, away)
         # Read once, before new states are written.
         rows = barrier(take(sized, states, window))
-        chunk_work = my_chunk(sized, jnp.where(active, work[positions], 0))
+        of_chunk = {
+            name: my_chunk(sized, jnp.where(active, values[positions], 0))
+            for name, values in of_clients.items()
+        }
         outputs, records = chunk(
-            my_chunk(sized, ids), chunk_work, rows, access.move(window)
+            my_chunk(sized, ids), of_chunk, rows, access.move(window)
         )
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(
@@ -306,7 +315,7 @@ def run_phase(
 ) -> tuple[PyTree, PassResult]:
     """One pass of a `Phase`, and the server's update."""
     if phase.over == "next" and cohort.next_ids is not None:
-        cohort = cohort._replace(client_ids=cohort.next_ids)
+        cohort = cohort._replace(client_ids=cohort.next_ids, importance=None)
     broadcast = as_arrays(phase.broadcast(server, context))
     download = _download(phase.exchange, broadcast, states, cohort, layout)
 

@@ -267,6 +267,7 @@ REFUSED = {
     "fedat": "asynchronous",
     "fedasync": "asynchronous",
     "fedbuff": "asynchronous",
+    "asyncsgd": "asynchronous",
     "fedas": "weight of a client",
     "fedgate": "weight of a client",
     "fednova": "weight of a client",

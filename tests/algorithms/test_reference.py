@@ -35,6 +35,7 @@ SHAPES = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
 
 def test_every_algorithm_on_examples_has_a_reference():
     elsewhere = {
+        "asyncsgd",
         "fedasync",
         "fedat",
         "fedbn",

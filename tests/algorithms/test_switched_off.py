@@ -69,6 +69,7 @@ LIMITS = {
         "fedat", {"num_tiers": 1}, "fedprox", policy=srp.participation.AsynchronousTiers(3, tiers=1),
         more={"mu": 0.4}, other_policy=AT_RANDOM,
     ),
+    "asyncsgd of one job of everybody": Limit("asyncsgd", {"num_jobs": 1}, "fedavg", policy=AT_RANDOM),
     **{
         f"{name} of one whole rate": Limit(
             name, {"rates": (1.0,)}, "fedavg", options=SIZED, policy=UNEQUAL.policy, rtol=1e-9,
