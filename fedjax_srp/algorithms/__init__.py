@@ -2,6 +2,7 @@
 
 from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
+from fedjax_srp.algorithms.depthfl import DepthFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
@@ -43,6 +44,7 @@ from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.pfedme import PFedMe
 from fedjax_srp.algorithms.q_fedavg import QFedAvg
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
+from fedjax_srp.algorithms.sliding_window import SlidingWindow
 from fedjax_srp.linear.fedavg import LinearFedAvg
 from fedjax_srp.linear.fedrep import LinearFedRep
 
@@ -55,6 +57,7 @@ __all__ = [
     "MIFA",
     "MOON",
     "SCAFFOLD",
+    "DepthFL",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -92,4 +95,5 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "QFedAvg",
+    "SlidingWindow",
 ]
