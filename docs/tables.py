@@ -132,6 +132,11 @@ class CountedModel(srp.models.MLP):
         COUNT["classify"] += features.shape[0]
         return super().classify(head, features, key)
 
+    def loss(self, logits: Any, y: Any) -> Any:
+        """As its base, counted."""
+        COUNT["loss"] += y.shape[0]
+        return super().loss(logits, y)
+
 
 def passes(algorithm: FederatedAlgorithm) -> str:
     """What a participant trains in a round, in passes over its examples, counted while it trains."""
@@ -151,6 +156,8 @@ def passes(algorithm: FederatedAlgorithm) -> str:
                 break
     whole = min(COUNT["represent"], COUNT["classify"])
     head, body = COUNT["classify"] - whole, COUNT["represent"] - whole
+    if "represent" not in COUNT:  # layer by layer
+        whole = COUNT["loss"]
     passes = {" of the head": head, "": whole, " of the representation": body}
     return " + ".join(f"{count // 10}{of}" for of, count in passes.items() if count)
 

@@ -85,6 +85,8 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "hf_maml": {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
     "fedsgd": {"weighting": "num_examples"},
     "fedat": {"mu": 0.4, "num_tiers": 5},
+    "depthfl": {"least_blocks": 1, "distillation": 1.0, "ramp_rounds": 300},
+    "sliding_window": {"least_blocks": 1},
     "heterofl": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
     "fedrolex": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
     "fjord": {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},
@@ -118,7 +120,7 @@ def test_who_takes_part(name):
     doubles = srp.methods.recipe(name).doubling
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
     assert cohort_sizes(get().participation, rounds) == of_all
-    if name not in ("fednova", "heterofl", "fedrolex", "fjord"):  # have no pool
+    if srp.methods.recipe(name).participation != "partial_work":  # has no pool
         of_a_fifth = [10, 10] + [20] * 8 if doubles else [20] * 10
         assert cohort_sizes(get(pool=20).participation, rounds) == of_a_fifth
 

@@ -3,6 +3,7 @@
 from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.asyncsgd import AsyncSGD
+from fedjax_srp.algorithms.depthfl import DepthFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
@@ -47,6 +48,7 @@ from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.pfedme import PFedMe
 from fedjax_srp.algorithms.q_fedavg import QFedAvg
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
+from fedjax_srp.algorithms.sliding_window import SlidingWindow
 from fedjax_srp.linear.fedavg import LinearFedAvg
 from fedjax_srp.linear.fedrep import LinearFedRep
 
@@ -61,6 +63,7 @@ __all__ = [
     "MOON",
     "SCAFFOLD",
     "AsyncSGD",
+    "DepthFL",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -100,4 +103,5 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "QFedAvg",
+    "SlidingWindow",
 ]

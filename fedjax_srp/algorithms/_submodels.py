@@ -1,8 +1,9 @@
-"""Base of algorithms with submodels: clients train a share of each hidden layer."""
+"""Bases of algorithms with submodels: clients train a part of the model, or of each hidden layer."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
+from fedjax_srp.algorithms.local import Loss, as_stepped
 from fedjax_srp.base import (
     MESSAGE_SHARE,
     Array,
@@ -24,7 +26,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.models.narrow import narrow, narrow_model, unit_masks
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import Above, AtMost, Static, part
+from fedjax_srp.parts.part import Above, AtMost, Static, part, undefined
 
 Rate = Annotated[
     Static[float], Above(0), AtMost(1), "give a share of the units, e.g. 0.5"
@@ -32,7 +34,82 @@ Rate = Annotated[
 
 
 @part
-class SubmodelAlgorithm(GlobalModel):
+class MaskedAlgorithm(GlobalModel):
+    """A global model of which each client trains a part, which a mask marks.
+
+    The policy sets each client's capacity: with more units of work it trains a larger
+    part, for as many steps as the other clients. The simulator computes the whole model,
+    and `charges` say what a real client computes and sends.
+    """
+
+    def masks(self, trained: PyTree, context: RoundContext) -> PyTree:
+        """1 for each parameter that a client trains, 0 for others, shaped like them."""
+        undefined(self.masks)
+
+    def loss_in(self, context: RoundContext) -> Loss:
+        """The loss of the client's part."""
+        undefined(self.loss_in)
+
+    def projection(self, trained: PyTree, masks: PyTree) -> Callable[[PyTree], PyTree]:
+        """What follows each step of local SGD."""
+        del trained, masks
+        return as_stepped
+
+    def share(self, masks: PyTree, context: RoundContext) -> Array:
+        """The client's part of the bytes of all parameters, () float."""
+        del context
+        return mean_entry(masks)
+
+    def state_of(self, trained: PyTree) -> Any:
+        """The server's state of these parameters, those of `broadcast`."""
+        return FedAvgServerState(trained)
+
+    @override
+    def client(
+        self,
+        key: Key,
+        trained: PyTree,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
+        # m_i: 1 for the parameters that client i trains, 0 for others
+        masks = self.masks(trained, context)
+        # w_i <- local SGD on the part of client i, from w
+        one_unit = context._replace(work=jnp.minimum(context.work, 1))
+        local = self.local_sgd(
+            key,
+            trained,
+            examples,
+            one_unit,
+            loss=self.loss_in(context),
+            after_step=self.projection(trained, masks),
+        )
+        masked = jax.tree.map(jnp.multiply, local.params, masks)
+        return ClientOutput(
+            message=(masked, Uncharged(masks)),
+            weight=self.training.weight(examples),
+            info={MESSAGE_SHARE: self.share(masks, context)},
+            loss=local.loss,
+        )
+
+    @override
+    def server(
+        self,
+        key: Key,
+        server: Any,
+        mean: tuple[PyTree, Uncharged],
+        context: RoundContext,
+    ):
+        # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]; without clients as it was
+        sums, weights = mean
+        divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)
+        trained = self.broadcast(server, context)
+        return self.state_of(jax.tree.map(divide, trained, sums, weights.value))
+
+
+@part
+class SubmodelAlgorithm(MaskedAlgorithm):
     """A global model of which each client trains a share of every hidden layer.
 
     The policy sets each client's capacity: with w units of work it trains a submodel of
@@ -99,16 +176,13 @@ class SubmodelAlgorithm(GlobalModel):
                 )
         return params
 
+    def level(self, context: RoundContext) -> Array:
+        """The place of a client's rate, () int32."""
+        return jnp.clip(context.work, 1, len(self.rates)) - 1
+
     @override
-    def client(
-        self,
-        key: Key,
-        params: SplitParams,
-        state: tuple,
-        examples: Examples,
-        context: RoundContext,
-    ):
-        level = jnp.clip(context.work, 1, len(self.rates)) - 1
+    def loss_in(self, context: RoundContext) -> Loss:
+        level = self.level(context)
         first = self.first_unit(context)
 
         def loss(
@@ -116,35 +190,17 @@ class SubmodelAlgorithm(GlobalModel):
         ) -> Array:
             return self.loss(self.narrowed(params, level, first, key), frozen, x, y, key)
 
-        # w_i <- local SGD on the units of client i, from w
-        one_unit = context._replace(work=jnp.minimum(context.work, 1))
-        local = self.local_sgd(key, params, examples, one_unit, loss=loss)
-        # m_i: 1 for the parameters that client i trains, 0 for others
-        rate = jnp.asarray(self.rates)[level]
-        masks = unit_masks(self.model.layer_names, params, rate, first)
-        masked = jax.tree.map(jnp.multiply, local.params, masks)
-        return ClientOutput(
-            message=(masked, Uncharged(masks)),
-            weight=self.training.weight(examples),
-            info={MESSAGE_SHARE: _mean_entry(masks)},
-            loss=local.loss,
-        )
+        return loss
 
     @override
-    def server(
-        self,
-        key: Key,
-        server: FedAvgServerState,
-        mean: tuple[SplitParams, Uncharged],
-        context: RoundContext,
-    ):
-        # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]; without clients as it was
-        sums, weights = mean
-        divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)
-        return FedAvgServerState(jax.tree.map(divide, server.params, sums, weights.value))
+    def masks(self, trained: SplitParams, context: RoundContext) -> SplitParams:
+        rate = jnp.asarray(self.rates)[self.level(context)]
+        first = self.first_unit(context)
+        return unit_masks(self.model.layer_names, trained, rate, first)
 
 
-def _mean_entry(masks: SplitParams) -> Array:
+def mean_entry(masks: PyTree) -> Array:
+    """The mean over all entries, () float."""
     leaves = jax.tree.leaves(masks)
     total = sum((jnp.sum(leaf, dtype=float) for leaf in leaves), jnp.zeros(()))
     return total / sum(leaf.size for leaf in leaves)

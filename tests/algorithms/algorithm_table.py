@@ -185,6 +185,8 @@ TABLE = {
         support_fraction=0.7,
     ),
     "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
+    "depthfl": small(algorithms.DepthFL, ramp_rounds=2),
+    "sliding_window": small(algorithms.SlidingWindow),
     "heterofl": small(algorithms.HeteroFL, rates=(0.4, 1.0)),
     "ifca": small(algorithms.IFCA, num_clusters=3, **SIZED),
     "knn_per": small(algorithms.KNNPer, num_neighbours=3),

@@ -246,7 +246,8 @@ CODED = [name for name in TABLE if name != "linear_fedrep"]
 
 
 def codes_of(name):
-    by_entry = name in ("heterofl", "fedrolex", "fjord")
+    submodels = ("depthfl", "fjord", "fedrolex", "heterofl", "sliding_window")
+    by_entry = name in submodels
     up = Quantized(6) if by_entry else ErrorFeedback(TopK(0.5, values=Quantized(6)))
     return up, Half()
 

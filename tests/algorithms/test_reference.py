@@ -36,6 +36,7 @@ SHAPES = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
 def test_every_algorithm_on_examples_has_a_reference():
     elsewhere = {
         "asyncsgd",
+        "depthfl",
         "fedasync",
         "fedat",
         "fedbn",
@@ -44,6 +45,7 @@ def test_every_algorithm_on_examples_has_a_reference():
         "fjord",
         "heterofl",
         "knn_per",
+        "sliding_window",
     }  # other files
     linear = {name for name in ALGORITHMS if name.startswith("linear_")}
     assert {name.partition("-")[0] for name in CASES} == set(

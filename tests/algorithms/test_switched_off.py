@@ -77,6 +77,10 @@ LIMITS = {
         )
         for name in ("heterofl", "fedrolex", "fjord")
     },
+    "depthfl of one block": Limit("depthfl", {"exits": ()}, "fedavg", policy=AT_RANDOM, options=SIZED, rtol=0),
+    "sliding_window of all blocks": Limit(
+        "sliding_window", {"least_blocks": 4}, "fedavg", policy=AT_RANDOM, options=SIZED, rtol=0
+    ),
     # SRPFL from all clients
     "doubling from everybody": Limit("fedrep", {}, "fedrep", (WHOLE, WHOLE), srp.participation.Doubling(len(COUNTS), 1),
                                      other_policy=EVERYBODY, rtol=0),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from engine import counted
 from engine.counted import UNIT
-from reference.small import model, prepared, simulate
+from reference.small import model, prepared, scripted, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.participation import PartialWork
@@ -62,6 +62,75 @@ def test_a_submodel_costs_what_is_counted_by_hand(name, case):
     np.testing.assert_array_equal(found.once, np.zeros(5))
     np.testing.assert_array_equal(found.bytes_down, 4 * size)
     np.testing.assert_array_equal(found.bytes_up, 4 * size)
+
+
+def of_blocks(case):
+    """Return the (operations, parameters) of each layer, and of a classifier after it, from the first layer on."""
+    # mlp of (5, 4): blocks end after fc1, fc2; lenet of (3, 4, 6, 5): after conv1, conv2, fc1, fc2
+    classes = 4 if case == "lenet" else counted.NUM_CLASSES
+    widths = WIDTHS[case][-1]
+    layers = {"mlp": counted.mlp, "lenet": counted.lenet}[case](*widths)
+    layers = [*zip(*layers, strict=True)]
+    exits = [(2 * width * classes, (width + 1) * classes) for width in widths[:-1]]
+    return layers[:-1], [*exits, layers[-1]]
+
+
+@pytest.mark.short("mlp")
+@pytest.mark.parametrize("case", WIDTHS)
+def test_a_depth_costs_what_is_counted_by_hand(case):
+    """Each classifier adds a forward pass, and a backward one to its weights and to its inputs."""
+    net, data = counted.of_model(case, COUNTS)
+    layers, exits = of_blocks(case)
+    found = costs(srp.algorithms.DepthFL(net, TRAINING), data)
+    for blocks in range(1, len(layers) + 1):
+        runs = layers[:blocks] + exits[:blocks]
+        example = counted.of_step([operations for operations, _ in runs])
+        size = 4 * sum(number for _, number in runs)
+        expected = STEPS * BATCH * example
+        np.testing.assert_allclose(found.operations[:, blocks - 1], expected, rtol=1e-6)
+        assert (found.bytes_down[blocks - 1], found.bytes_up[blocks - 1]) == (size, size)
+    np.testing.assert_array_equal(found.once, np.zeros(5))
+
+
+@pytest.mark.short("mlp")
+@pytest.mark.parametrize("case", WIDTHS)
+def test_a_window_costs_what_is_counted_by_hand(case):
+    """What is below runs forward; of the lowest layer of a window nothing goes to its inputs."""
+    net, data = counted.of_model(case, COUNTS)
+    layers, exits = of_blocks(case)
+    found = costs(srp.algorithms.SlidingWindow(net, TRAINING), data)
+    for blocks in range(1, len(layers) + 1):
+        places = []
+        for first in range(len(layers) - blocks + 1):
+            below = [operations for operations, _ in layers[:first]]
+            mine = [*layers[first : first + blocks], exits[first + blocks - 1]]
+            places.append(sum(below) + counted.of_step([each for each, _ in mine]))
+        expected = STEPS * BATCH * np.mean(places)
+        np.testing.assert_allclose(found.operations[:, blocks - 1], expected, rtol=1e-6)
+        up = 4 * sum(number for _, number in mine)
+        down = up + 4 * sum(number for _, number in layers[:first])
+        assert (found.bytes_down[blocks - 1], found.bytes_up[blocks - 1]) == (down, up)
+
+
+def test_the_share_of_a_window_is_that_of_its_downloads_and_uploads():
+    """In round 0 all windows begin with the first block, in round 1 those of one block with the second."""
+    layers, exits = of_blocks("mlp")
+    sizes = [number for _, number in layers], [number for _, number in exits]
+    whole = sum(sizes[0]) + sum(sizes[1])
+    share = {
+        (0, 1): (sizes[0][0] + sizes[1][0]) / whole,
+        (1, 1): (sizes[0][1] + sizes[1][1] + sizes[0][0] / 2) / whole,
+        (0, 2): (sum(sizes[0]) + sizes[1][1]) / whole,
+    }
+    algorithm = srp.algorithms.SlidingWindow(model(), TRAINING)
+    units = np.array([[1, 2, 1, 1, 1], [1, 1, 2, 2, 1]], np.int32)
+    policy = scripted([[0, 1, 2, 3, 4]] * 2, [5, 5], units)
+    history = simulate(algorithm, DATA, num_rounds=2, participation=policy)
+    expected = [
+        np.mean([share[t if unit == 1 else 0, unit] for unit in units[t]])
+        for t in range(2)
+    ]
+    np.testing.assert_allclose(history.metrics["message_share"], expected, rtol=1e-6)
 
 
 # Times.
