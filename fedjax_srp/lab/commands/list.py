@@ -12,6 +12,7 @@ from typing import Any
 
 from fedjax_srp import clocks, data, messages, methods, models
 from fedjax_srp.clocks.by_name import AVAILABILITIES, CLASSES, DISTRIBUTIONS
+from fedjax_srp.lab.report.table import aligned
 from fedjax_srp.lab.runs import options as run_options
 
 _SHORT_FORMS = {
@@ -95,11 +96,7 @@ def _first_line(thing: Any) -> str:
 
 def _section(title: str, rows: list[list[str]]) -> str:
     """Align the columns, and wrap lines that do not fit the terminal."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [title]
-    for row in rows:
-        cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
-        lines.append(f"  {'  '.join(cells)}".rstrip())
+    lines = [title, *(f"  {line}" for line in aligned(rows))]
     columns = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and max(map(len, lines)) > columns:
         wrapper = textwrap.TextWrapper(

@@ -32,6 +32,7 @@ from fedjax_srp.lab.grids.points import (
     combinations,
     folder_name,
     name_of,
+    unwrapped,
     without_names,
 )
 from fedjax_srp.parts.checks import checked, printable, short
@@ -200,7 +201,7 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
     cases: dict[str, Case] = {}
     names: set[str] = set()
     for values, given in combinations(spec):
-        arguments = {name: _value(each) for name, each in given.items()}
+        arguments = {name: unwrapped(each) for name, each in given.items()}
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
@@ -208,10 +209,10 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
                 f"axes: {called}: {error}; axes and options are its arguments"
             ) from None
         given = without_names(given, _PLACES & spec.options.keys())
-        plain = {name: _plain(name, each) for name, each in given.items()}
-        shown = {name: _shown(name, each) for name, each in given.items()}
+        names_of = {n: v.name for n, v in given.items() if isinstance(v, NamedObject)}
+        plain, named = _as_json(given)
+        shown = plain | names_of
         record: dict[str, Any] = {"function": called, "arguments": plain}
-        named = {n: shown[n] for n, each in given.items() if _is_named_json(each)}
         if named:
             record["named"] = named
         text = json.dumps(record, sort_keys=True)
@@ -240,28 +241,19 @@ def cases_of(function: Callable[..., Any], spec: Spec, out: Path) -> list[Case]:
     return list(cases.values())
 
 
-def _value(given: Any) -> Any:
-    return given.value if isinstance(given, NamedObject) else given
-
-
-def _plain(name: str, given: Any) -> Any:
-    """Return a value as JSON, a named object that is none by its name."""
-    if isinstance(given, NamedObject) and not _is_named_json(given):
-        return given.name
-    remedy = f"name it, axes={{{name!r}: {{name: object}}}}"
-    return as_plain(f"axes: {name}", _value(given), remedy)
-
-
-def _shown(name: str, given: Any) -> Any:
-    """Return a value as the table has it: a named one by its name."""
-    return given.name if isinstance(given, NamedObject) else _plain(name, given)
-
-
-def _is_named_json(given: Any) -> bool:
-    if not isinstance(given, NamedObject):
-        return False
-    try:
-        as_plain("", given.value, "")
-    except ValueError:
-        return False
-    return True
+def _as_json(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return arguments as JSON, a named object that is none by its name; and the names of the others."""
+    plain = {}
+    named = {}
+    for name, each in given.items():
+        remedy = f"name it, axes={{{name!r}: {{name: object}}}}"
+        try:
+            plain[name] = as_plain(f"axes: {name}", unwrapped(each), remedy)
+        except ValueError:
+            if not isinstance(each, NamedObject):
+                raise
+            plain[name] = each.name
+            continue
+        if isinstance(each, NamedObject):
+            named[name] = each.name
+    return plain, named

@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import (
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict
+from typing_extensions import override
 
 from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.driver.prepare import SOURCE
@@ -113,6 +113,11 @@ class NamedObject(NamedTuple):
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the object of a named one, and any other value as it is."""
+    return value.value if isinstance(value, NamedObject) else value
 
 
 class Point(NamedTuple):
@@ -422,19 +427,8 @@ def _coerced(spec: Spec, problems: Problems) -> tuple[Spec, list[str]]:
     Raises:
         ValueError: a value of another type, an unknown name, or too many combinations.
     """
-    axes = {name: _as_list(each) for name, each in spec.axes.items()}
-    chosen = axes.pop(VARIANT, [*spec.variants])
-    if VARIANT in spec.axes:
-        _check_variants("axes", chosen, spec.variants, problems.add)
-    count = math.prod(len(each) for each in axes.values() if isinstance(each, Sized))
-    if count * max(len(spec.variants), 1) > _MAX_COMBINATIONS:
-        raise ValueError(
-            f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
-        )
     run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
-    spec = _Coercer(problems).spec(spec._replace(axes=axes))
-    problems.raise_if_any()
-    return spec, chosen
+    return _OptionValues(problems).read(spec)
 
 
 def _as_list(values: Any) -> Any:
@@ -444,74 +438,149 @@ def _as_list(values: Any) -> Any:
     return list(itertools.islice(values, _MAX_COMBINATIONS + 1))
 
 
-class _Coercer:
-    """Converts the values of a grid to the types of the options; collects errors."""
+class _Values:
+    """Reader of the values of a measurement, whose names and types are free; collects errors."""
+
+    members = "arguments"  # of a table
 
     def __init__(self, problems: Problems):
-        self._options = {
-            name: each
-            for group in run_options.groups().values()
-            for name, each in group.items()
-        }
+        self._problems = problems
         self._note = problems.add
+        self._variants: Collection[str] = ()
+        self._known: Collection[str] = ()  # names in rules
 
-    def spec(self, spec: Spec) -> Spec:
-        """Return the grid with its values coerced."""
-        axes = {
-            name: axis
-            for name, given in spec.axes.items()
-            if (axis := self._axis(name, given))
-        }
-        variants = {
-            name: self._table(given, f"variant {name!r}: ")
-            for name, given in spec.variants.items()
-        }
-        _check_apart(variants, axes, self._note)
-        for option in sorted({*spec.options} & {*axes}):
+    def read(self, spec: Spec) -> tuple[Spec, list[str]]:
+        """Return the grid with its values read, and the names of its variants that are chosen.
+
+        Raises:
+            ValueError: all errors in one line.
+        """
+        listed = {name: _as_list(each) for name, each in spec.axes.items()}
+        chosen = listed.pop(VARIANT, [*spec.variants])
+        self._variants = spec.variants
+        if VARIANT in spec.axes:
+            self._check_variants("axes", chosen)
+        count = math.prod(
+            len(each) for each in listed.values() if isinstance(each, Sized)
+        )
+        if count * max(len(spec.variants), 1) > _MAX_COMBINATIONS:
+            raise ValueError(
+                f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
+            )
+        axes = {name: self._axis(name, each) for name, each in listed.items()}
+        axes = {name: values for name, values in axes.items() if values}
+        options = self._table(spec.options, "")
+        variants = {}
+        for name, given in spec.variants.items():
+            variants[name] = self._table(given, f"{_of_variant(name)}: ")
+            for option in sorted(variants[name].keys() & axes):
+                self._note(
+                    f"{_of_variant(name)}: {option} is also an axis; remove one of the two"
+                )
+        for option in sorted(spec.options.keys() & axes):
             self._note(f"{option} is both an option and an axis; remove one of the two")
-        rules = []
-        for given in spec.exclude:
-            rules += self._rule("exclude", given, variants)
-        settings = []
-        for given in spec.where:
-            settings += self._setting(given, variants, axes)
-        return Spec(self._table(spec.options, ""), axes, variants, rules, settings)
+        if not self._known:
+            in_axes = [VARIANT] if variants else []
+            self._known = {*options, *spec.axes, *in_axes}.union(*variants.values())
+        exclude = [self._rule("exclude", given) for given in spec.exclude]
+        where = [self._setting(given, axes) for given in spec.where]
+        self._problems.raise_if_any()
+        return Spec(options, axes, variants, exclude, where), chosen
 
-    def _setting(
-        self, given: Any, variants: Mapping[str, Any], axes: Collection[str]
-    ) -> list[dict[str, Any]]:
+    def _setting(self, given: Any, axes: Collection[str]) -> dict[str, Any]:
         """Return a rule of `where`: option -> its values, and the options that it sets."""
         if not isinstance(given, Mapping) or not given.get("set"):
             self._note(f"where: {short(given)} must be a table with values and `set`")
-            return []
+            return {}
         options = self._table(given["set"], "where: ")
         for name in options.keys() & axes:
             self._note(f"where: {name} is also an axis; remove one of the two")
-        rules = self._rule("where", without_names(given, ["set"]), variants)
-        return [rule | {"set": options} for rule in rules]
+        return self._rule("where", without_names(given, ["set"])) | {"set": options}
 
     def _axis(self, name: str, given: Any) -> list[Any]:
-        named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
-        listed = given if isinstance(given, list) else list(named)
-        if not listed and name not in self._options.keys() - _REFUSED | _OBJECTS.keys():
-            self._value(name, given, "axes: ")
-        elif not listed:
+        if isinstance(given, Mapping) and self._takes_names(name):
+            given = [NamedObject(str(key), each, True) for key, each in given.items()]
+        if not isinstance(given, list) or not given:
             self._note(
                 f"axes: {name}={short(given)} must be a list with at least one value"
             )
-        values = [self._value(name, value, "axes: ") for value in listed]
-        if isinstance(given, Mapping):
-            objects = [
-                each.value if isinstance(each, NamedObject) else each for each in values
-            ]
-            return [
-                NamedObject(str(key), each, True)
-                for key, each in zip(given, objects, strict=bool(values))
-            ]
-        unnamed = [each for each in values if isinstance(each, NamedObject)]
+            return []
+        return [self._value(name, each, "axes: ") for each in given]
+
+    def _takes_names(self, name: str) -> bool:
+        """Return True if an axis may name its values."""
+        return True
+
+    def _table(self, given: Any, where: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            self._note(f"{where}{short(given)} must be a table of {self.members}")
+            return {}
+        return {name: self._value(name, each, where) for name, each in given.items()}
+
+    def _value(self, name: str, given: Any, where: str) -> Any:
+        return given
+
+    def _rule(self, kind: str, given: Any) -> dict[str, Any]:
+        """Return a rule as option -> its values."""
+        if not isinstance(given, Mapping) or not given:
+            self._note(f"{kind}: {short(given)} must be a table of {self.members}")
+            return {}
+        rule: dict[str, Any] = {}
+        for name, wanted in given.items():
+            several = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+            if name == VARIANT:
+                self._check_variants(kind, several)
+            else:
+                several = self._any_of(name, wanted, several, f"{kind}: ")
+            rule[name] = several
+        return rule
+
+    def _any_of(
+        self, name: str, wanted: Any, several: list[Any], where: str
+    ) -> list[Any]:
+        """Return the values of a rule that match: of free types, a list is a value or several."""
+        if name not in self._known:
+            hint = nearest(str(name), self._known)
+            self._note(f"{where}{name!r} is no axis, option or variant{hint}")
+        is_list = isinstance(wanted, list | tuple)
+        return [wanted, *several] if is_list else several
+
+    def _check_variants(self, kind: str, names: Any) -> None:
+        if not isinstance(names, list) or not names:
+            self._note(f"{kind}: {VARIANT}={short(names)} must be a list of variants")
+            return
+        for unknown in names:
+            if unknown not in [*self._variants]:
+                known = ", ".join(self._variants) or "none"
+                hint = nearest(str(unknown), self._variants)
+                self._note(
+                    f"{kind}: unknown variant {short(unknown)}{hint}; choose from {known}"
+                )
+
+
+class _OptionValues(_Values):
+    """Reader of the values of a grid, which are converted to the types of the options of runs."""
+
+    members = "options"
+
+    def __init__(self, problems: Problems):
+        super().__init__(problems)
+        self._options: dict[str, Option] = {}
+        for group in run_options.groups().values():
+            self._options |= group
+        self._known = self._options
+
+    @override
+    def _axis(self, name: str, given: Any) -> list[Any]:
+        if name not in self._options.keys() - _REFUSED | _OBJECTS.keys():
+            self._value(name, given, "axes: ")
+            return []
+        values = super()._axis(name, given)
         words = [each for each in values if isinstance(each, str)]
+        unnamed = [each for each in values if isinstance(each, NamedObject)]
+        unnamed = [each for each in unnamed if not each.is_user_named]
         for i, each in enumerate(values):
-            if isinstance(each, NamedObject):
+            if any(each is other for other in unnamed):
                 same_name = [other.value for other in unnamed if other.name == each.name]
                 object_name = each.name + distinguishing_suffix(each.value, same_name)
                 if object_name in words:
@@ -523,35 +592,21 @@ class _Coercer:
             )
         return values
 
-    def _table(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            self._note(f"{where}{short(given)} must be a table of options")
-            return {}
-        return {
-            name: self._value(name, of_name, where) for name, of_name in given.items()
-        }
+    @override
+    def _takes_names(self, name: str) -> bool:
+        return name in _OBJECTS
 
+    @override
     def _value(self, name: str, given: Any, where: str) -> Any:
+        if isinstance(given, NamedObject):
+            value = self._value(name, given.value, where)
+            return given._replace(value=unwrapped(value))
         if name in _REFUSED:
             self._note(f"{where}{name} is not an option of a grid: {_REFUSED[name]}")
         elif name == "load" and where:
             self._note(f"{where}load belongs under options")
-        elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
-            fits = (
-                all(hasattr(given, each) for each in SOURCE)
-                if name == "data"
-                else isinstance(given, _OBJECTS[name])
-            )
-            if fits and not isinstance(given, type):
-                return NamedObject(
-                    str(getattr(given, "name", type(given).__name__)), given, False
-                )
-            kinds = " or ".join(
-                ["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]]
-            )
-            self._note(
-                f"{where}{name}={short(given)} must be {kinds or 'data from srp.data.load or the like'}"
-            )
+        elif name == "data" or (name in _OBJECTS and not isinstance(given, str)):
+            return self._object(name, given, where)
         elif name not in self._options:
             self._note(
                 f"{where}{name!r} is not an option of fedjax-srp run{nearest(name, self._options)}"
@@ -563,51 +618,29 @@ class _Coercer:
                 self._note(f"{where}{error}")
         return given
 
-    def _rule(
-        self, kind: str, given: Any, variants: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Return a rule as option -> its values; none if it is no table."""
-        if not isinstance(given, Mapping) or not given:
-            self._note(f"{kind}: {short(given)} must be a table of options")
-            return []
-        rule: dict[str, Any] = {}
-        for name, wanted in given.items():
-            several = [wanted]
-            if isinstance(wanted, list | tuple):
-                several = list(wanted)
-            rule[name] = several
-            if name == VARIANT:
-                _check_variants(kind, several, variants, self._note)
-            elif name != "data":
-                try:
-                    rule[name] = [coerce(name, self._options[name], wanted)]
-                except (ValueError, KeyError):
-                    where = f"{kind}: "
-                    rule[name] = [self._value(name, value, where) for value in several]
-        return [rule]
+    def _object(self, name: str, given: Any, where: str) -> Any:
+        """Return an object with a name, that of its kind."""
+        fits = isinstance(given, _OBJECTS[name])
+        kinds = " or ".join(["a name", *(kind.__name__ for kind in _OBJECTS[name])])
+        if name == "data":
+            fits = all(hasattr(given, each) for each in SOURCE)
+            kinds = "data from srp.data.load or the like"
+        if fits and not isinstance(given, type):
+            called = str(getattr(given, "name", type(given).__name__))
+            return NamedObject(called, given, False)
+        self._note(f"{where}{name}={short(given)} must be {kinds}")
+        return given
 
-
-def _check_variants(
-    kind: str, names: Any, variants: Mapping[str, Any], note: Callable[[str], None]
-) -> None:
-    if not isinstance(names, list) or not names:
-        note(f"{kind}: {VARIANT}={short(names)} must be a list of variants")
-        return
-    for unknown in names:
-        if unknown not in [*variants]:
-            known = ", ".join(variants) or "none"
-            hint = nearest(str(unknown), variants)
-            note(f"{kind}: unknown variant {short(unknown)}{hint}; choose from {known}")
-
-
-def _check_apart(
-    variants: Mapping[str, Mapping[str, Any]],
-    axes: Collection[str],
-    note: Callable[[str], None],
-) -> None:
-    for name, given in variants.items():
-        for option in sorted({*given} & {*axes}):
-            note(f"variant {name!r}: {option} is also an axis; remove one of the two")
+    @override
+    def _any_of(
+        self, name: str, wanted: Any, several: list[Any], where: str
+    ) -> list[Any]:
+        if name == "data":
+            return several
+        try:
+            return [coerce(name, self._options[name], wanted)]
+        except (ValueError, KeyError):
+            return [self._value(name, value, where) for value in several]
 
 
 def _text_of(rule: Mapping[str, Any]) -> str:
@@ -674,44 +707,9 @@ def _products(
 def combinations(spec: Spec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the axis values and all arguments of each case of a measurement, whose names and types are free."""
     problems = Problems()
-    axes: dict[str, list[Any]] = {}
-    for name, given in without_names(spec.axes, [VARIANT]).items():
-        listed = _as_list(given)
-        if isinstance(given, Mapping):
-            listed = [NamedObject(str(key), each, True) for key, each in given.items()]
-        if not isinstance(listed, list) or not listed:
-            problems.add(f"axes: {name}={short(given)} must be a list with values")
-        elif name in spec.options:
-            problems.add(f"{name} is both an option and an axis; remove one of the two")
-        else:
-            axes[name] = listed
-    chosen = _as_list(spec.axes.get(VARIANT, [*spec.variants]))
-    if VARIANT in spec.axes:
-        _check_variants("axes", chosen, spec.variants, problems.add)
-    known = {*spec.options, *spec.axes}
-    if spec.variants:
-        known.add(VARIANT)
-    for name, given in spec.variants.items():
-        if isinstance(given, Mapping):
-            known |= given.keys()
-            _check_apart({name: given}, axes, problems.add)
-        else:
-            problems.add(f"variant {name!r}: {short(given)} must be a table of arguments")
-    for rule in spec.exclude:
-        if not isinstance(rule, Mapping) or not rule:
-            problems.add(f"exclude: {short(rule)} must be a table of arguments")
-            continue
-        for name in rule:
-            if name not in known:
-                hint = nearest(str(name), known)
-                problems.add(f"exclude: {name!r} is no axis, option or variant{hint}")
-    problems.raise_if_any()
     is_part = VARIANT in spec.axes
-    spec = spec._replace(
-        axes=axes,
-        variants={name: spec.variants[name] for name in chosen},
-        exclude=list(map(_any_of, spec.exclude)),
-    )
+    spec, chosen = _Values(problems).read(spec)
+    spec = spec._replace(variants={name: spec.variants[name] for name in chosen})
     matching: set[Fact] = set()
     found = [(values, given) for values, given, _ in _products(spec, matching)]
     if not is_part:
@@ -720,16 +718,6 @@ def combinations(spec: Spec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     if not found:
         problems.add("exclude leaves out all cases; remove a rule")
     problems.raise_if_any()
-    return found
-
-
-def _any_of(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rule as option -> its values, of free types: a list is a value or several."""
-    found = {}
-    for name, wanted in rule.items():
-        found[name] = [wanted]
-        if isinstance(wanted, list | tuple):
-            found[name] += wanted
     return found
 
 
@@ -756,10 +744,7 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unwrapped(given: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {
-        name: value.value if isinstance(value, NamedObject) else value
-        for name, value in given.items()
-    }
+    plain = {name: unwrapped(value) for name, value in given.items()}
     return run_options.with_policy_read(plain)
 
 

@@ -72,11 +72,6 @@ def render(times: pd.DataFrame, target: table.Target) -> str:
         f"time at C = {cost} until the mean accuracy of a group reaches {table.shown(target)}; "
         "in brackets: the number of its clients"
     )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = []
-    for cells in lines:
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        aligned.append("  ".join(padded).rstrip())
     if sum(times["reached_at_once"]):
         title += "; ≤: reached by the first evaluation, maybe sooner"
-    return "\n".join([title, "", aligned[0], "-" * len(aligned[0]), *aligned[1:]])
+    return "\n".join([title, "", *table.ruled(table.aligned(lines))])

@@ -11,7 +11,6 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,21 +114,16 @@ def read(folder: Path) -> Run:
 
 def with_evaluation(run: Run, evaluation: str | None) -> Run:
     """Return the run with this evaluation as its default one; None keeps the default."""
-    accuracies = run.history.accuracies
-    if evaluation is None or next(iter(accuracies), None) == evaluation:
+    history = run.history
+    if evaluation is None or history.evaluation == evaluation:
         return run
-    if evaluation not in accuracies:
-        known = printable(", ".join(accuracies)) or "none"
+    if evaluation not in history.accuracies:
+        known = printable(", ".join(history.accuracies)) or "none"
         raise ValueError(
             f"evaluation={evaluation!r}: {str(run.folder)!r} has {known}; "
             "choose one that all runs have, or run it with --evaluations"
         )
-    reordered = {evaluation: accuracies[evaluation], **accuracies}
-    without_models = {
-        "server_state": None,
-        "client_states": None,
-    }  # else `replace` would read them
-    return of(replace(run.history, accuracies=reordered, **without_models), run.folder)
+    return of(history.judged_by(evaluation), run.folder)
 
 
 def of(history: History, folder: Path) -> Run:

@@ -161,7 +161,8 @@ def comparison(
 
 def render(frame: pd.DataFrame, target: Target) -> str:
     """Return the table of `comparison` as text, with notes that explain its numbers."""
-    return "\n".join([*_aligned(_lines(frame)), "", *_notes(frame, target)])
+    lines = ruled(aligned(_lines(frame), num_right=2))  # seconds
+    return "\n".join([*lines, "", *_notes(frame, target)])
 
 
 def latex(frame: pd.DataFrame, target: Target, more_notes: Sequence[str] = ()) -> str:
@@ -391,13 +392,14 @@ def time_text(row: Mapping[str, Any], cost: str) -> str:
     return text
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows of cells as lines, with the last two columns, seconds, right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for cells in lines:
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        for i in (-2, -1):
-            padded[i] = cells[i].rjust(widths[i])
-        texts.append("  ".join(padded))
-    return [texts[0], "-" * len(texts[0]), *texts[1:]]
+def aligned(rows: Sequence[Sequence[str]], num_right: int = 0) -> list[str]:
+    """Return rows of cells as lines; the last `num_right` columns are right-aligned."""
+    sides = "<" * (len(rows[0]) - num_right) + ">" * num_right
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    form = "  ".join(f"{{:{side}{n}}}" for side, n in zip(sides, widths, strict=True))
+    return [form.format(*cells).rstrip() for cells in rows]
+
+
+def ruled(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with a rule below the first one."""
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]

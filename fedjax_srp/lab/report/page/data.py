@@ -128,11 +128,8 @@ def _evaluation(history: History, name: str) -> dict[str, Any]:
     if history.num_clients <= MAX_POINTS:
         clients = _last_scores(history, name)
     return {
-        "mean": history.mean_scores(name),
-        "worst": history.worst_scores(name),
-        "slowest": history.slowest_scores(name),
+        **{short: history.group_scores(of, name) for short, of in GROUP_OF.items()},
         "quartiles": history.speed_quartiles(name),
-        **{of: history.group_scores(of, name) for of in QUARTERS},
         "clients": clients,
     }
 
