@@ -35,10 +35,11 @@ def results(name: str) -> Any:
 
 def paper_numbers(what: str) -> list[Any]:
     """Return the paper's numbers of tables 1 and 2: ratios for "paper", times for "paper_times"."""
-    files = (HERE / f"results/table{number}.json" for number in (1, 2))
-    return [
-        value for file in files for value in json.loads(file.read_text("utf-8"))[what]
-    ]
+    found = []
+    for number in (1, 2):
+        text = (HERE / f"results/table{number}.json").read_text("utf-8")
+        found += json.loads(text)[what]
+    return found
 
 
 def scientific(value: float) -> str:
@@ -46,130 +47,94 @@ def scientific(value: float) -> str:
     return f"{value:.2e}".replace("e+0", "e")
 
 
+TARGETS = {"0.0116": "to 0.0116", "0.02": "to 0.02", "tightening": "tightening"}
+
+
 def times(number: int, key: str) -> str:
     """Table 1 or 2 beside the paper's numbers."""
-    head = [
-        key,
-        "T_FLANP",
-        "T_FedGATE",
-        "ratio",
-        "the paper's",
-        "rounds",
-        "by Propositions 2 and 3",
-    ]
-    rows = [
-        [
-            *head,
-            "Theorem 2: at most",
-            "rounds of a stage: by theory",
-            "longest but the last",
-        ]
-    ]
+    head = [key, "T_FLANP", "T_FedGATE", "ratio", "the paper's", "rounds"]
+    head += ["by Propositions 2 and 3", "Theorem 2: at most"]
+    rows = [[*head, "rounds of a stage: by theory", "longest but the last"]]
     kept = slice(3 * number - 3, 3 * number)
-    paper = zip(
+    papers = zip(
         paper_numbers("paper")[kept], paper_numbers("paper_times")[kept], strict=True
     )
-    for (title, found), (ratio, pair) in zip(
-        results(f"table{number}")["rules"].items(), paper, strict=True
-    ):
-        rounds = (
-            f"{np.mean(found[f'rounds_{method}']):.0f}" for method in ("FLANP", "FedGATE")
-        )
+    found = results(f"table{number}")["rules"]
+    for (title, row), (ratio, pair) in zip(found.items(), papers, strict=True):
+        rounds = [f"{np.mean(row[f'rounds_{m}']):.0f}" for m in ("FLANP", "FedGATE")]
         rows.append([
-            title.split()[-1], pm(found["T_FLANP"], 0), pm(found["T_FedGATE"], 0), pm(found["ratio"], 3),
+            title.split()[-1], pm(row["T_FLANP"], 0), pm(row["T_FedGATE"], 0), pm(row["ratio"], 3),
             f"{ratio} = {scientific(pair[0])} / {scientific(pair[1])}", ", ".join(rounds),
-            pm(found["ratio_of_propositions"]), pm(found["theorem2_bound"]), f"{np.mean(found['stage_bound']):.0f}",
-            f"{max(found['longest_stage']):.0f}",
+            pm(row["ratio_of_propositions"]), pm(row["theorem2_bound"]), f"{np.mean(row['stage_bound']):.0f}",
+            f"{max(row['longest_stage']):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
 
 def full_gradients() -> str:
-    found = results("table1")["full gradients"]
-    rows = [
-        [
-            title.split()[-1],
-            pm(row["T_FLANP"], 0),
-            pm(row["T_FedGATE"], 0),
-            pm(row["ratio"], 3),
-        ]
-        for title, row in found.items()
-    ]
-    return markdown([["full gradients, s", "T_FLANP", "T_FedGATE", "ratio"], *rows])
+    rows = [["full gradients, s", "T_FLANP", "T_FedGATE", "ratio"]]
+    for title, row in results("table1")["full gradients"].items():
+        cells = [pm(row["T_FLANP"], 0), pm(row["T_FedGATE"], 0), pm(row["ratio"], 3)]
+        rows.append([title.split()[-1], *cells])
+    return markdown(rows)
 
 
 def fixed_ratios() -> str:
-    found = results("fixed_target").values()
     rows = [["ratio of times", *SIX], ["the paper's", *paper_numbers("paper")]]
-    for target in ("0.0116", "0.02", "tightening"):
-        label = target if target == "tightening" else f"to {target}"
+    for target, label in TARGETS.items():
+        found = results("fixed_target").values()
         rows.append([label, *(pm(row[target]["ratio"]) for row in found)])
     return markdown(rows)
 
 
 def fixed_times() -> str:
+    both = lambda pair: ", ".join(map(scientific, pair))
     paper = paper_numbers("paper_times")
-    rows = [
-        ["T_FLANP, T_FedGATE", *SIX],
-        ["the paper's", *(", ".join(map(scientific, pair)) for pair in paper)],
-    ]
+    rows = [["T_FLANP, T_FedGATE", *SIX], ["the paper's", *map(both, paper)]]
     clients = [50, 50, 50, 10, 100, 1000]
-    over = [
-        fedgate / (1 / np.arange(1, n + 1)).sum()
-        for (_, fedgate), n in zip(paper, clients, strict=True)
-    ]
-    rows.append(["the paper's T_FedGATE over H_N", *map(scientific, over)])
-    for target, label in (("0.0116", "to 0.0116"), ("tightening", "tightening")):
-        cells = [
-            ", ".join(
-                scientific(np.mean(row[target][f"T_{method}"]))
-                for method in ("FLANP", "FedGATE")
-            )
-            for row in results("fixed_target").values()
-        ]
-        rows.append([label, *cells])
+    over = []
+    for (_, fedgate), n in zip(paper, clients, strict=True):
+        over.append(scientific(fedgate / (1 / np.arange(1, n + 1)).sum()))
+    rows.append(["the paper's T_FedGATE over H_N", *over])
+    for target in ("0.0116", "tightening"):
+        cells = []
+        for row in results("fixed_target").values():
+            times = (row[target][f"T_{method}"] for method in ("FLANP", "FedGATE"))
+            cells.append(both(map(np.mean, times)))
+        rows.append([TARGETS[target], *cells])
     return markdown(rows)
 
 
 def variations() -> str:
-    found, rows = results("table2"), [["ratio", "N = 10", "N = 100"]]
-    for name, row in found.items():
-        same = [
-            row == found["rules"][title] and name != "rules" for title, row in row.items()
-        ]
-        cells = [
-            "as the rules" if s else pm(row["ratio"], 3)
-            for s, row in zip(same, row.values(), strict=True)
-        ]
-        rows.append([name, *cells[:2]])
+    rows = [["ratio", "N = 10", "N = 100"]]
+    found = results("table2")
+    for name, of_variation in found.items():
+        cells = []
+        for title, row in list(of_variation.items())[:2]:
+            is_same = name != "rules" and row == found["rules"][title]
+            cells.append("as the rules" if is_same else pm(row["ratio"], 3))
+        rows.append([name, *cells])
     return markdown([*rows, ["the paper's", *paper_numbers("paper")[3:5]]])
 
 
 def equal_speeds() -> str:
-    found = results("fixed_target").values()
     rows = [["time at equal speeds, FLANP over FedGATE", *SIX]]
-    for target in ("0.0116", "0.02", "tightening"):
-        label = target if target == "tightening" else f"to {target}"
+    found = results("fixed_target").values()
+    for target, label in TARGETS.items():
         rows.append([label, *(pm(row[target]["equal_speeds"]) for row in found)])
-    rules = [
-        row for number in (1, 2) for row in results(f"table{number}")["rules"].values()
-    ]
-    by_rules = (
-        pm(np.divide(row["rounds_FLANP"], row["rounds_FedGATE"])) for row in rules
-    )
-    by_theory = (pm(row["propositions_equal"]) for row in found)
-    return markdown(
-        [*rows, ["batches, by the rules", *by_rules], ["by equation 4", *by_theory]]
-    )
+    rules = [row for n in (1, 2) for row in results(f"table{n}")["rules"].values()]
+    over = (np.divide(row["rounds_FLANP"], row["rounds_FedGATE"]) for row in rules)
+    rows.append(["batches, by the rules", *map(pm, over)])
+    rows.append(["by equation 4", *(pm(row["propositions_equal"]) for row in found)])
+    return markdown(rows)
 
 
 def at_the_end() -> str:
     rows = [["", "speed-up at the end"]]
     for name in ("figure7", "figure8"):
-        rows += [
-            [f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])]
-            for panel in results(name)
-        ]
+        for panel in results(name):
+            speed_up = panel["speed_up"]["fedgate"]["at_end"]
+            rows.append([f"{name[-1]}: {panel['title']}", pm(speed_up)])
     return markdown(rows)
 
 
@@ -179,20 +144,21 @@ def theorems() -> str:
              "largest in single precision", "R", "rounds to V_ns", "to the criterion", "most"]]  # fmt: skip
     for n, stage in double.items():
         starts = [value for value in stage["start_over_bound"] if value is not None]
+        of_start = [pm(starts), f"{max(starts):.2f}"] if starts else ["", ""]
         gap, met = stage["gap_over_accuracy"], stage["rounds_to_criterion"]
         rows.append([
-            n, pm(starts) if starts else "", f"{max(starts):.2f}" if starts else "", pm(gap, 3), f"{max(gap):.3f}",
-            f"{max(single[n]['gap_over_accuracy']):.3f}", ends(stage["allowed_rounds"]),
-            pm(stage["rounds_to_accuracy"], 1), pm(met, 1), f"{max(met):.0f}",
+            n, *of_start, pm(gap, 3), f"{max(gap):.3f}", f"{max(single[n]['gap_over_accuracy']):.3f}",
+            ends(stage["allowed_rounds"]), pm(stage["rounds_to_accuracy"], 1), pm(met, 1), f"{max(met):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
 
 def figure2() -> str:
-    (panel,) = results("figure2")
-    rows = [[f"{LABELS[rival]} over FLANP", pm(speed_up["at_most"]), pm(speed_up["at_end"])]
-            for rival, speed_up in panel["speed_up"].items()]  # fmt: skip
-    return markdown([["", "speed-up at most", "at the end"], *rows])
+    rows = [["", "speed-up at most", "at the end"]]
+    for rival, speed_up in results("figure2")[0]["speed_up"].items():
+        cells = [pm(speed_up["at_most"]), pm(speed_up["at_end"])]
+        rows.append([f"{LABELS[rival]} over FLANP", *cells])
+    return markdown(rows)
 
 
 def figure9() -> str:
@@ -201,13 +167,9 @@ def figure9() -> str:
     rows = [["", "speed-up at the end"], ["FedGATE over FLANP", pm(fedgate)]]
     for method, start in (("tuned", "0.25"), ("heuristic", "0.5"), ("whole", "1")):
         own = found[method]["at_end"]
-        rows.append([f"FLANP by the heuristic from {start} over FLANP", pm(own)])
-        rows.append(
-            [
-                f"FedGATE over FLANP by the heuristic from {start}",
-                pm(np.divide(fedgate, own)),
-            ]
-        )
+        name = f"FLANP by the heuristic from {start}"
+        rows.append([f"{name} over FLANP", pm(own)])
+        rows.append([f"FedGATE over {name}", pm(np.divide(fedgate, own))])
     return markdown(rows)
 
 
@@ -215,33 +177,19 @@ def losses(name: str, title: str) -> str:
     """Losses and accuracies that the methods of a figure reach, and FLANP's speed-ups."""
     rows = [[title, "FLANP's speed-up at most", "at the end", "lowest training loss", "last", "test accuracy %",
              "clients in the end"]]  # fmt: skip
-    known = {
-        method: panel
-        for panel in reversed(results(name))
-        for method in panel
-        if method in LABELS
-    }
-    for method in [
-        method for panel in results(name) for method in panel if known.pop(method, None)
-    ]:
-        panel = next(panel for panel in results(name) if method in panel)
-        row, ratios = panel[method], panel["speed_up"].get(method, {})
-        cells = [
-            pm(ratios[which]) if ratios.get(which) else ""
-            for which in ("at_most", "at_end")
-        ]
-        cells += [
-            pm(row["lowest"], 3),
-            pm(row["last"], 3),
-            pm(100 * np.array(row["accuracy"]), 1),
-        ]
-        rows.append(
-            [
-                LABELS[method],
-                *cells,
-                ", ".join(str(seed[-1][0]) for seed in row.get("stages", [])),
-            ]
-        )
+    shown = set()
+    for panel in results(name):
+        for method in [method for method in panel if method in LABELS]:
+            if method in shown:
+                continue
+            shown.add(method)
+            row, ratios = panel[method], panel["speed_up"].get(method, {})
+            of_ratios = [ratios.get(which) for which in ("at_most", "at_end")]
+            cells = [pm(values) if values else "" for values in of_ratios]
+            cells += [pm(row["lowest"], 3), pm(row["last"], 3)]
+            cells.append(pm(100 * np.array(row["accuracy"]), 1))
+            last = ", ".join(str(stages[-1][0]) for stages in row.get("stages", []))
+            rows.append([LABELS[method], *cells, last])
     return markdown(rows)
 
 
@@ -255,44 +203,32 @@ def to_losses(
     for name, samples, pairs in wanted:
         for rival, ours in pairs:
             panel = next(panel for panel in results(name) if rival in panel)
-            cells = []
+            row = [f"{LABELS[rival]} over {LABELS[ours]}, s = {samples}"]
             for level in levels:
                 values = panel["at"][ours][rival][level]
-                reached = [value for value in values if value is not None]
-                missing = len(reached) < len(values)
-                cells.append(
-                    f"{len(reached)} of {len(values)} seeds" if missing else pm(values)
-                )
-            end = panel["speed_up" if ours == "flanp" else f"speed_up_{ours}"][rival][
-                "at_end"
-            ]
-            rows.append(
-                [
-                    f"{LABELS[rival]} over {LABELS[ours]}, s = {samples}",
-                    *cells,
-                    pm(end) if end else "",
-                ]
-            )
+                missing = values.count(None)
+                reached = f"{len(values) - missing} of {len(values)} seeds"
+                row.append(reached if missing else pm(values))
+            over = "speed_up" if ours == "flanp" else f"speed_up_{ours}"
+            end = panel[over][rival]["at_end"]
+            rows.append([*row, pm(end) if end else ""])
     return markdown(rows)
 
 
 def thresholds() -> str:
     (panel,) = results("figure4_full")
-    norms = [
-        of_seed[0] for of_seed in panel["flanp"]["norms"]
-    ]  # of the only stage: clients, threshold, lowest norm
+    # of the only stage: clients, threshold, lowest norm
+    _, halves, lowest = zip(
+        *(of_seed[0] for of_seed in panel["flanp"]["norms"]), strict=True
+    )
     before = [
         sum(rounds for _, rounds, *_ in stages[:-1])
         for stages in panel["early"]["stages"]
     ]
-    halves, lowest = (
-        ends([norm[1] for norm in norms], ".2f"),
-        min(norm[2] for norm in norms),
-    )
     return wrapped(
-        f"- The result depends on the first threshold. Half of the first gradient norm is {halves} here, and the norm "
-        f"of one client's loss never fell below {lowest:.2f}: FLANP trains one client for all rounds, its "
-        "loss rises in the end, and it does not reach the lowest of these losses. From the "
+        f"- The result depends on the first threshold. Half of the first gradient norm is {ends(halves, '.2f')} here, "
+        f"and the norm of one client's loss never fell below {min(lowest):.2f}: FLANP trains one client for all "
+        "rounds, its loss rises in the end, and it does not reach the lowest of these losses. From the "
         f"first norm itself all clients take part after {ends(before)} rounds, and FLANP ends at FedGATE's loss."
     )
 
@@ -303,12 +239,11 @@ def criterion() -> str:
     rows = [["stages", "median time to 95 %", "to 99 %", "lowest and highest to 99 %", "accuracy %",
              "10 rounds a stage over it: to 95 %", "to 99 %"]]  # fmt: skip
     for name, stages in found.items():
-        early, late = np.array(stages["times"], float).T
-        over = [
-            ends(fixed[:, place] / own, ".2f") for place, own in enumerate((early, late))
-        ]
-        cells = f"{np.median(early):.2f}", f"{np.median(late):.1f}", ends(late, ".1f")
-        rows.append([name, *cells, pm(100 * np.array(stages["accuracy"]), 1), *over])
+        own = np.array(stages["times"], float)
+        early, late = own.T
+        cells = [f"{np.median(early):.2f}", f"{np.median(late):.1f}", ends(late, ".1f")]
+        cells.append(pm(100 * np.array(stages["accuracy"]), 1))
+        rows.append([name, *cells, *(ends(over, ".2f") for over in (fixed / own).T)])
     return markdown(rows)
 
 
