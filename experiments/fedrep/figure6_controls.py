@@ -1,7 +1,7 @@
 """Controls of figure 6: an untrained representation, and heads that are trained until they converge.
 
     python experiments/fedrep/figure6_controls.py [--scale digits] [--results DIR] [--seed N]
-    python experiments/fedrep/figure6_controls.py --scale ten_letters|letter_classes|letters --data-dir DIR [--results DIR]
+    python experiments/fedrep/figure6_controls.py --scale letters|ten_letters|letter_classes --data-dir DIR
 
 The representations of FedRep and FedAvg, trained as in `figure6.py`, beside the random one from which they start. New
 clients fit a head to all their samples under each: by 30 epochs of SGD as there, and to the minimum of the mean

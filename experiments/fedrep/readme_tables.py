@@ -205,7 +205,9 @@ def best_step(row: Mapping[str, Any]) -> float:
     means = {}
     for each in row["settings"]:
         found = [float(value) for value in each["validation"]]
-        means[each["step"]] = max(means.get(each["step"], -1), np.nan_to_num(np.mean(found), nan=-1))
+        means[each["step"]] = max(
+            means.get(each["step"], -1), np.nan_to_num(np.mean(found), nan=-1)
+        )
     return max(means, key=means.__getitem__)
 
 
