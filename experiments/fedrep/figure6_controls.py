@@ -1,12 +1,13 @@
 """Controls of figure 6: an untrained representation, and heads that are trained until they converge.
 
     python experiments/fedrep/figure6_controls.py [--scale digits] [--results DIR] [--seed N]
-    python experiments/fedrep/figure6_controls.py --scale ten_letters|letter_classes --data-dir DIR [--results DIR]
+    python experiments/fedrep/figure6_controls.py --scale letters|ten_letters|letter_classes --data-dir DIR
 
 The representations of FedRep and FedAvg, trained as in `figure6.py`, beside the random one from which they start. New
 clients fit a head to all their samples under each: by 30 epochs of SGD as there, and to the minimum of the mean
 cross-entropy with an L2 penalty of 1e-4, by scikit-learn's logistic regression. `ten_letters`: 50 training clients
-have 3 of the ten letters a to j each, as the paper's have ten letters; `letter_classes`: 3 of 52.
+have 3 of the ten letters a to j each, as the paper's have ten letters; `letter_classes`: 3 of 52; `letters`: FEMNIST's
+writers with all their letters.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SCALES = {  # name -> scale of figure 6, classes of the training clients; None: 
     "digits": ("cpu", None),
     "ten_letters": ("letter_classes", range(36, 46)),
     "letter_classes": ("letter_classes", None),
+    "letters": ("letters", None),
     "smoke": ("smoke", None),
 }
 

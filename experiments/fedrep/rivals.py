@@ -249,6 +249,8 @@ def run_options(column: Column, training: str, num_clients: int) -> dict[str, An
     found["participation"] = "full" if training == "l2gd" else "uniform"
     found |= {"k": max(1, num_clients // 10), "num_rounds": column.num_rounds}
     found |= column.federation | column.method | column.own.get(training, {})
+    if found["participation"] == "full":
+        del found["k"]
     if (
         training == "fedrep"
     ):  # ten epochs of the head, then as many of the representation as other methods train
