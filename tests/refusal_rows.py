@@ -658,6 +658,7 @@ PARTS = {
         {"concurrency": 0},
         {"weights": [1.0, -1.0]},
         {"weights": np.ones(3)},
+        {"weights": -2.0},
     ),
     "tiered": policy(participation.Tiered, {"k": 4, "tiers": 3}),
     "deadline": policy(

@@ -101,9 +101,10 @@ class AsyncSGD(GlobalModel):
         # w_i <- local SGD from w_sent
         local = self.local_sgd(key, broadcast, examples, context)
         update = jax.tree.map(jnp.subtract, local.params, broadcast)
-        if context.importance is not None:
+        importance = context.importance
+        if importance is not None:
             # Delta_i = (w_i - w_sent) / (n p_i)
-            scaled = lambda delta: context.importance.astype(delta.dtype) * delta
+            scaled = lambda delta: importance.astype(delta.dtype) * delta
             update = jax.tree.map(scaled, update)
         return ClientOutput(
             message=update, weight=self.training.weight(examples), loss=local.loss

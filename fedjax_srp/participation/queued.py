@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import make_cohort
 from fedjax_srp.parts.checks import INT32_MAX
-from fedjax_srp.parts.part import Above, Axes, Count, part
+from fedjax_srp.parts.part import Above, Count, part
 
 
 class QueuedState(NamedTuple):
@@ -48,8 +48,8 @@ class Queued(ParticipationPolicy):
 
     Args:
         concurrency: C, jobs in the system.
-        weights: (num_clients,) positive floats, in proportion to which clients are drawn; None:
-            equal ones.
+        weights: (num_clients,) positive floats, in proportion to which clients are drawn; one number
+            for equal ones.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -67,15 +67,11 @@ class Queued(ParticipationPolicy):
 
     asynchronous: ClassVar[bool] = True
     concurrency: Count = 10
-    weights: (
-        Annotated[
-            float | jax.Array | np.ndarray,
-            Above(0),
-            Axes(1),
-            "give one positive weight per client, such as its number of examples",
-        ]
-        | None
-    ) = None
+    weights: Annotated[
+        float | jax.Array | np.ndarray,
+        Above(0),
+        "give one positive weight per client, such as its number of examples",
+    ] = 1.0
 
     @override
     def init(self, key: Key, num_clients: int) -> QueuedState:
@@ -89,15 +85,13 @@ class Queued(ParticipationPolicy):
         )
 
     def _log_weights(self, num_clients: int) -> Array:
-        if self.weights is None:
-            return jnp.zeros(num_clients)
         weights = jnp.asarray(self.weights, dtype=float)
-        if weights.shape != (num_clients,):
+        if weights.ndim and len(weights) != num_clients:
             raise ValueError(
-                f"queued: weights have {weights.shape[0]} entries for num_clients={num_clients}; "
+                f"queued: weights have {len(weights)} entries for num_clients={num_clients}; "
                 "give one per client"
             )
-        return jnp.log(weights)
+        return jnp.broadcast_to(jnp.log(weights), num_clients)
 
     @override
     def select(

@@ -33,7 +33,7 @@ WEIGHTS = np.array([1.0, 4.0, 2.0, 0.5, 2.5])
 @pytest.mark.short("weights1-options1")
 @pytest.mark.parametrize(
     ("weights", "options"),
-    [(None, {"chunk_size": 2}), (WEIGHTS, {"devices": 2})],
+    [(1.0, {"chunk_size": 2}), (WEIGHTS, {"devices": 2})],
 )
 def test_asyncsgd_is_a_network_of_queues(weights, options):
     clients, split_model, sgd = (
@@ -78,7 +78,7 @@ def test_asyncsgd_is_a_network_of_queues(weights, options):
     def rows(version, i):
         return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
 
-    shares = np.ones(NUM_CLIENTS) if weights is None else weights
+    shares = np.ones(NUM_CLIENTS) * weights
     expected = asyncsgd.run(
         start, clients, queue, rows, probabilities=shares / shares.sum(), sgd=sgd, eta=0.7
     )

@@ -15,9 +15,9 @@ rng = np.random.default_rng(0)
 EDGES = np.sort(rng.uniform(0, PERIOD, (N, 8)), axis=1)
 EDGES[:, 6:] = 0.0  # three intervals a client, and padding
 EDGES[1] = 0.0  # one client never comes
-EDGES[:, :] = np.where(
-    (EDGES > 15) & (EDGES < 19), 15.0, EDGES
-)  # and for a while no client is available
+# and for a while no client is available: all leave, one shortly after the other
+LAST = 15.0 + 1e-3 * np.arange(N)[:, None]
+EDGES[:, :] = np.where((EDGES > 15) & (EDGES < 19), LAST, EDGES)
 PHASES = rng.uniform(size=N)
 TIMES = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.3, 1.0)), communication=COST)
 INTERVALS = clocks.Intervals(EDGES[:, ::2], EDGES[:, 1::2], PERIOD)
