@@ -105,7 +105,7 @@ _ROWS: dict[str, Recipe] = {
     "fedphp": Recipe(algorithms.FedPHP, label="FedPHP", source="Li et al. 2021, taught by distillation"),
     "feddbe": Recipe(algorithms.FedDBE, label="FedDBE", source="Zhang et al. 2023, momentum 1"),
     "fedcac": Recipe(algorithms.FedCAC, label="FedCAC", source="Wu et al. 2023, among the participants"),
-    "gpfl": Recipe(algorithms.GPFL, label="GPFL", source="Zhang et al. 2023, conditions from the downloaded embeddings"),
+    "gpfl": Recipe(algorithms.GPFL, label="GPFL", source="Zhang et al. 2023, downloaded embeddings as conditions"),
     "fedcp": Recipe(algorithms.FedCP, label="FedCP", source="Zhang et al. 2023, without Gumbel noise"),
     "ifca": Recipe(algorithms.IFCA, label="IFCA", source="Ghosh et al. 2020, Algorithm 1, model averaging"),
     "feddwa": Recipe(algorithms.FedDWA, label="FedDWA", source="Liu et al. 2023, mixtures of the five nearest models"),
