@@ -96,7 +96,7 @@ class FedCP(ExampleAlgorithm):
         alignment_penalty: lambda; 5 in the authors' commands.
 
     Raises:
-        ValueError: in `init`, the head has other layers than dense ones.
+        ValueError: in `init`, the head has other layers than dense ones on all features.
 
     Example:
         >>> import fedjax_srp as srp
@@ -110,18 +110,25 @@ class FedCP(ExampleAlgorithm):
     @override
     def init(self, key: Key, data: Any) -> FedCPParts:
         params = self.init_params(key, data)
-        for name, layer in params.head.items():
-            if "kernel" not in layer or layer["kernel"].ndim != 2:
-                raise ValueError(
-                    f"{self.name} needs a head of dense layers, but layer {name!r} of "
-                    f"model {self.model.name!r} has {', '.join(layer) or 'no parameters'}"
-                    "; cut the model above it"
-                )
         x = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
         width = jax.eval_shape(self.features, params.representation, x).shape[1]
+        self.check_head(params.head, width)
         key_policy = named_key(key, "policy")
         policy = uniform_layer(key_policy, width, 2 * width, dtype_of(params))
         return FedCPParts(params, policy)
+
+    def check_head(self, head: PyTree, width: int) -> None:
+        """Raise a ValueError unless a head is dense layers on features of a width."""
+        is_dense = bool(head)
+        for layer in head.values():
+            is_dense = is_dense and "kernel" in layer and layer["kernel"].ndim == 2
+        if not is_dense or jax.eval_shape(self.direction, head).shape != (width,):
+            layers = ", ".join(head) or "no layer"
+            raise ValueError(
+                f"{self.name} needs a head of dense layers that reads all {width} "
+                f"features, but that of model {self.model.name!r} is {layers}; give a "
+                "model with such a head, e.g. srp.models.MLP, or another cut"
+            )
 
     @override
     def init_client(
@@ -132,7 +139,7 @@ class FedCP(ExampleAlgorithm):
     def direction(self, head: PyTree) -> Array:
         """The direction of the sum of a head's rows, (num_features,)."""
         # v_i = sum_c (rows of the product of the layers' kernels), divided by its norm
-        rows = jnp.ones(self.model.num_classes, self.model.dtype)
+        rows = jnp.ones(self.model.num_classes, dtype_of(head))
         for name in reversed(self.model.layer_names):
             if name in head:
                 rows = jnp.matmul(head[name]["kernel"], rows, precision="highest")

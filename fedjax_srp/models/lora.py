@@ -181,7 +181,7 @@ def lora(
     and FedRep share the base, LG-FedAvg shares the matrices. With `is_frozen` the base has no
     gradient: LG-FedAvg then trains and sends only the matrices (FedIT, Zhang et al., 2024), FedPer
     trains only personal matrices; use no weight decay, which would move the base. Methods that need
-    features (FedAS, FedPAC, FedProto, kNN-Per, MOON) do not work with LoRA.
+    features (FedAS, FedCP, FedPAC, FedProto, GPFL, kNN-Per, MOON) do not work with LoRA.
 
     Args:
         model: the base; its cut does not matter.

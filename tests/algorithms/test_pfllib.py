@@ -1,4 +1,4 @@
-"""FedALA and FedProto against PFLlib's own code: 20 rounds on the same batches.
+"""FedALA, FedProto, FedDBE, FedCAC, GPFL and FedCP against PFLlib's own code: 20 rounds on the same batches.
 
 Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
 """
@@ -10,7 +10,7 @@ import random
 import sys
 from collections import OrderedDict, defaultdict
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ class Rival:
         self.tests = [(self.tensor(c.x_test), c.y_test) for c in setting.clients]
 
     def tensor(self, array):
-        return self.torch.tensor(np.array(array))
+        return self.torch.tensor(np.array(array, order="C"))
 
     def rows(self, t, i):
         return batches(self.setting.orders.epochs(t, i, "local", EPOCHS), BATCH)
@@ -290,3 +290,251 @@ def test_fedproto_of_pfllib(monkeypatch):
     for label, features in prototypes.items():
         np.testing.assert_allclose(ours[label], features.numpy(), rtol=0, atol=1e-6)
     compare("FedProto", setting, rival, found, "nearest_prototype", None)
+
+
+def modules_of_pfllib(monkeypatch, **names):
+    """Let PFLlib's servers import these names from `flcore`, in place of its base classes, which read files."""
+    for name in ("flcore", "flcore.clients", "flcore.servers", "utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name, value in names.items():
+        room, _, held = name.partition("__")
+        module = ModuleType(room.replace("_", "."))
+        setattr(module, held, value)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def average_of(modules):
+    """The mean of modules of PyTorch."""
+    mean = copy.deepcopy(modules[0])
+    parameters = [list(module.parameters()) for module in modules]
+    for place, p in enumerate(mean.parameters()):
+        p.data = sum(of_one[place].data for of_one in parameters) / len(modules)
+    return mean
+
+
+def batches_of(rival, t, i):
+    return lambda: Loader(rival, t, i, [("local", EPOCHS)])
+
+
+def mean_accuracy(rival, outputs):
+    """The mean accuracy of `outputs(i, x)` over the clients."""
+    rights = []
+    for i, (x, y) in enumerate(rival.tests):
+        rights.append(np.mean(outputs(i, x).argmax(1).numpy() == y))
+    return np.mean(rights)
+
+
+def layer_of(rival, layer, params):
+    """Fill a linear layer of PyTorch."""
+    layer.weight.data = rival.tensor(params["kernel"].T)
+    layer.bias.data = rival.tensor(params["bias"])
+
+
+def normal_of(rival, layer, params):
+    layer.weight.data = rival.tensor(params["scale"])
+    layer.bias.data = rival.tensor(params["offset"])
+
+
+@pytest.fixture
+def doubles():
+    """PyTorch's own arrays are of float64."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_feddbe_of_pfllib(monkeypatch, doubles):
+    """Its client, with our mean features of the federation: PFLlib's are those of last batches."""
+    setting = setting_of(srp.algorithms.FedDBE, mean_penalty=5.0)
+    rival = Rival(setting)
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientdbe", "clientDBE", klw=5.0, momentum=1.0
+    )
+    mean = rival.tensor(setting.states[0].server.mean)
+    for client in clients:
+        client.global_mean = mean
+        client.running_mean = rival.torch.zeros_like(mean)
+        client.num_batches_tracked = rival.torch.tensor(0)
+        client.client_mean = rival.torch.nn.Parameter(rival.torch.zeros_like(mean))
+        client.opt_client_mean = rival.torch.optim.SGD([client.client_mean], lr=RATE)
+    found = []
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            for p, shared in zip(
+                client.model.parameters(), rival.model.parameters(), strict=True
+            ):
+                p.data = shared.data.clone()
+            client.optimizer = sgd_of(rival, client.model)
+            client.load_train_data = batches_of(rival, t, i)
+            client.train()
+        rival.average([client.model for client in clients])
+
+        def outputs(i, x):
+            return rival.model[2](rival.model[:2](x) + clients[i].client_mean)
+
+        with rival.torch.no_grad():
+            found.append(mean_accuracy(rival, outputs))
+    compare("FedDBE", setting, rival, found, "own_model")
+    own = [client.client_mean.detach().numpy() for client in clients]
+    np.testing.assert_allclose(setting.states[-1].clients.bias, own, rtol=0, atol=1e-6)
+
+
+def test_fedcac_of_pfllib(monkeypatch):
+    """Its client and its server's mean models, from the first round on.
+
+    PFLlib makes none after the first round, so that critical parameters begin anew.
+    """
+    setting = setting_of(
+        srp.algorithms.FedCAC, critical_share=0.3, collaboration_rounds=15.0
+    )
+    rival = Rival(setting)
+    args = SimpleNamespace(tau=0.3, beta=15, device="cpu")
+    clients = clients_of_pfllib(rival, monkeypatch, "clientcac", "clientCAC", args=args)
+    modules_of_pfllib(
+        monkeypatch, flcore_clients_clientcac__clientCAC=object, flcore_servers_serverbase__Server=object
+    )  # fmt: skip
+    server = object.__new__(of_pfllib("flcore/servers/servercac.py").FedCAC)
+    vars(server).update(args=args, device="cpu", selected_clients=clients)
+    for client in clients:
+        client.customized_model = copy.deepcopy(client.model)
+    found = []
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            client.optimizer = sgd_of(rival, client.model)
+            client.load_train_data = batches_of(rival, t, i)
+            client.train()
+        # as many critical parameters of each, where PFLlib and the package divide alike
+        assert len({int(client.critical_parameter.sum()) for client in clients}) == 1
+        server.epoch = t
+        server.get_customized_global_models()
+        rival.average([client.model for client in clients])
+        for client in clients:
+            client.set_parameters(rival.model)
+        with rival.torch.no_grad():
+            found.append(mean_accuracy(rival, lambda i, x: clients[i].model(x)))
+    compare("FedCAC", setting, rival, found, "own_model")
+
+
+def test_gpfl_of_pfllib(monkeypatch, doubles):
+    """Its client, valve and embeddings, with conditions from the downloaded embeddings.
+
+    PFLlib makes them from those of the client, before it takes the downloaded ones: so it takes them twice here.
+    """
+    setting = setting_of(srp.algorithms.GPFL, guidance_penalty=0.05, guidance_decay=0.02)
+    rival = Rival(setting)
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientgpfl", "clientGPFL", lamda=0.05, mu=0.02
+    )
+    modules_of_pfllib(
+        monkeypatch, flcore_servers_serverbase__Server=object, flcore_clients_clientgpfl__torch=rival.torch
+    )  # fmt: skip
+    sys.modules["flcore.clients.clientgpfl"].F = rival.torch.nn.functional
+    module = of_pfllib("flcore/servers/servergpfl.py")
+    start = setting.start
+    embedding, valve = module.GCE(16, NUM_CLASSES), module.CoV(16)
+    embedding.embedding.weight.data = rival.tensor(start.embeddings)
+    for name in ("gamma", "beta"):
+        layers = getattr(valve, f"Conditional_{name}")
+        layer_of(rival, layers[0], start.valve[name])
+        normal_of(rival, layers[2], start.valve[name])
+    for i, client in enumerate(clients):
+        shares = np.bincount(setting.clients[i].y, minlength=NUM_CLASSES)
+        client.sample_per_class = rival.tensor(shares / shares.sum())
+        client.feature_dim, client.num_classes = 16, NUM_CLASSES
+        client.GCE, client.CoV = copy.deepcopy(embedding), copy.deepcopy(valve)
+        sgd = rival.torch.optim.SGD
+        client.GCE_opt = sgd(client.GCE.parameters(), lr=RATE, weight_decay=client.mu)
+        client.CoV_opt = sgd(client.CoV.parameters(), lr=RATE, weight_decay=client.mu)
+    found = []
+    base = clients[0].model.base
+    for t in range(ROUNDS + 1):
+        for client in clients:
+            client.set_parameters(base)
+            client.set_GCE(embedding)
+            client.set_GCE(embedding)
+            client.set_CoV(valve)
+            client.generic_conditional_input.detach_()
+            client.personalized_conditional_input.detach_()
+
+        def outputs(i, x):
+            one = clients[i]
+            features = one.model.base(x)
+            return one.model.head(one.CoV(features, one.personalized_conditional_input))
+
+        with rival.torch.no_grad():
+            found.append(mean_accuracy(rival, outputs))
+        if t == ROUNDS:
+            break
+        for i, client in enumerate(clients):
+            client.optimizer = sgd_of(rival, client.model)
+            client.load_train_data = batches_of(rival, t, i)
+            client.train()
+        base = average_of([client.model.base for client in clients])
+        embedding = average_of([client.GCE for client in clients])
+        valve = average_of([client.CoV for client in clients])
+        rival.average([client.model for client in clients])
+    compare("GPFL", setting, rival, found[1:], "own_model")
+    last = embedding.embedding.weight.detach().numpy()
+    np.testing.assert_allclose(
+        setting.states[-1].server.embeddings, last, rtol=0, atol=1e-6
+    )
+
+
+def test_fedcp_of_pfllib(monkeypatch, doubles):
+    """Its client and its policy without noise, and with the direction of the first head in the first round."""
+    setting = setting_of(srp.algorithms.FedCP, alignment_penalty=2.0)
+    rival = Rival(setting)
+    functional = rival.torch.nn.functional
+    monkeypatch.setattr(
+        functional, "gumbel_softmax", lambda x, dim, tau, hard: functional.softmax(x, dim)
+    )
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientcp", "clientCP", lamda=2.0, pm_train=[]
+    )
+    ensemble = of_pfllib("flcore/clients/clientcp.py").Ensemble
+    modules_of_pfllib(
+        monkeypatch, flcore_servers_serverbase__Server=object, flcore_clients_clientcp__torch=rival.torch
+    )  # fmt: skip
+    of_clients = sys.modules["flcore.clients.clientcp"]
+    of_clients.F, of_clients.nn = functional, rival.torch.nn
+    data_utils = ModuleType("utils.data_utils")
+    data_utils.read_client_data = None
+    monkeypatch.setitem(sys.modules, "utils.data_utils", data_utils)
+    policy = of_pfllib("flcore/servers/servercp.py").ConditionalSelection(16, 16)
+    layer_of(rival, policy.fc[0], setting.start.policy)
+    normal_of(rival, policy.fc[1], setting.start.policy)
+    for client in clients:
+        own = client.model
+        client.model = ensemble(
+            own, copy.deepcopy(policy), copy.deepcopy(own.head), copy.deepcopy(own.base)
+        )
+        client.set_head_g(own.head)
+        client.opt = sgd_of(rival, client.model)
+    found = []
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            client.load_train_data = batches_of(rival, t, i)
+            client.train_cs_model()
+            client.generate_upload_head()
+        base = average_of([client.model.model.base for client in clients])
+        head = average_of([client.model.head_g for client in clients])
+        policy = average_of([client.model.gate.cs for client in clients])
+        for client in clients:
+            client.set_parameters(base)
+            client.set_head_g(head)
+            client.set_cs(policy)
+        whole = rival.torch.nn.Sequential(base, head)
+        rival.average([whole])
+
+        def outputs(i, x):
+            return clients[i].model(x, context=clients[i].context)
+
+        with rival.torch.no_grad():
+            found.append(mean_accuracy(rival, outputs))
+    compare("FedCP", setting, rival, found, "own_model")
+    last = policy.fc[0].weight.detach().numpy().T
+    ours = setting.states[-1].server.policy["kernel"]
+    np.testing.assert_allclose(ours, last, rtol=0, atol=1e-6)

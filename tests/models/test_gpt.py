@@ -245,6 +245,6 @@ def test_methods_that_need_features_refuse_lora():
         srp.models.lora(small_mlp(), rank=1),
         federation(clients_of([3, 2], [1, 1])),
     )
-    for name in ("fedas", "fedpac", "fedproto", "knn_per", "moon"):
+    for name in ("fedas", "fedcp", "fedpac", "fedproto", "gpfl", "knn_per", "moon"):
         with refused(f"{name} needs features, but model 'lora'.*; choose another model"):
             prepared(ALGORITHMS[name](model), data, evaluations="all", devices=1)
