@@ -27,7 +27,10 @@ from experiments.stragglers.phone_traces import phones
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 
 HERE = Path(__file__).parent
-UNTIMED = ("l2gd",)  # phones charge a message in every round, and it has silent ones
+UNTIMED = (
+    "l2gd",  # phones charge a message in every round, and it has silent ones
+    "fedala",  # its loop's length is known only while it runs
+)
 
 
 class Scale(NamedTuple):
