@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments import curves, pages, scripts
+from experiments.messages import break_even
 
 HERE = Path(__file__).parent
 CODES = {
@@ -40,7 +41,6 @@ COLORS = {
 SHARES = (0.95, 0.99)  # of the final accuracy of everybody without a code
 DRAWS = 4000
 SPREAD = 0.7  # of the logarithms of phones' speeds and links
-SEARCHED = np.geomspace(1e-3, 1e3, 241)  # costs of an uncoded message
 
 Sample = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
@@ -114,15 +114,16 @@ def settings(scales: Iterable[str]) -> list[Setting]:
 
 
 def codes_of(setting: Setting) -> list[str]:
-    """Return the codes under which both methods of a setting were run."""
-    return [
-        code
-        for code in CODES
-        if all(
-            runs(setting.scale, method, code, setting.evaluation)
+    """Return the codes under which both methods of a setting were run, with the same number of seeds."""
+    found = []
+    for code in CODES:
+        everybody, doubling = (
+            len(runs(setting.scale, method, code, setting.evaluation))
             for method in PAIRS[setting.pair]
         )
-    ]
+        if everybody == doubling > 0:
+            found.append(code)
+    return found
 
 
 def target_of(setting: Setting) -> float:
@@ -145,29 +146,35 @@ def log_normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarra
 
 
 @functools.cache
+def slowest(num_clients: int, work: Sample) -> float:
+    """Return the mean time that work takes the slowest client."""
+    return float(work(np.random.default_rng(0), (DRAWS, num_clients)).max(1).mean())
+
+
+@functools.cache
 def order_statistics(
-    num_clients: int, work: Sample, link: Sample | None = None, message: float = 0.0
+    num_clients: int, work: Sample, links: tuple[float, ...] = ()
 ) -> np.ndarray:
     """Return the mean of the n-th smallest of N times, n = 1, ..., N.
 
-    A time is work, and the message over the client's link, which has factors of its own.
-    Times are divided by the mean work of the slowest client.
+    A time is that of work, and of messages over links: each has a time for a link of
+    median speed, in the unit of work, and factors of its own. Times are divided by the
+    mean work of the slowest client.
     """
     random = np.random.default_rng(0)
     shape = (DRAWS, num_clients)
     times = work(random, shape)
-    slowest = times.max(axis=1).mean()
-    if link is not None:
-        times = times + message * slowest * link(random, shape)
-    return np.sort(times, axis=1).mean(axis=0) / slowest
+    for link in links:
+        times = times + link * log_normal(random, shape)
+    return np.sort(times, axis=1).mean(axis=0) / slowest(num_clients, work)
 
 
-def time_to(run: Run, target: float, of_sizes: np.ndarray, cost: float) -> float:
-    """Return the time to the target where every round costs this besides; inf if it is not reached."""
+def time_to(run: Run, target: float, of_sizes: np.ndarray) -> float:
+    """Return the time to the target without messages; inf if it is not reached."""
     rounds = run.rounds_to(target)
     if rounds is None:
         return np.inf
-    return float(of_sizes[run.sizes[:rounds] - 1].sum() + cost * rounds)
+    return float(of_sizes[run.sizes[:rounds] - 1].sum())
 
 
 def charged(run: Run, uncoded: Run, directions: str) -> float:
@@ -178,7 +185,10 @@ def charged(run: Run, uncoded: Run, directions: str) -> float:
 
 
 class Compared(NamedTuple):
-    """Times to the target without messages, and rounds, of everybody and of doubling, a row for each seed."""
+    """Times to the target without messages, and rounds, of everybody and of doubling, a row for each seed.
+
+    A run that misses the target has an infinite time and 0 rounds.
+    """
 
     times: np.ndarray  # (seeds, 2)
     rounds: np.ndarray  # (seeds, 2)
@@ -200,21 +210,25 @@ def tie_of(times: np.ndarray, rounds: np.ndarray) -> float:
     return float((times[0] - times[1]) / more_rounds) if more_rounds > 0 else np.inf
 
 
-def compare(setting: Setting, code: str, work: Sample = exponential) -> Compared:
+def compare(
+    setting: Setting,
+    code: str,
+    work: Sample = exponential,
+    links: tuple[float, ...] = (),
+) -> Compared:
     """Return times and rounds of both methods of a setting under a code."""
     target = target_of(setting)
     of_methods = [
         runs(setting.scale, method, code, setting.evaluation)
         for method in PAIRS[setting.pair]
     ]
-    num_clients = int(of_methods[0][0].sizes[-1])
-    of_sizes = order_statistics(num_clients, work)
+    num_clients = int(of_methods[0][0].sizes.max())
+    of_sizes = order_statistics(num_clients, work, links)
     times = [
-        [time_to(run, target, of_sizes, 0.0) for run in of_method]
-        for of_method in of_methods
+        [time_to(run, target, of_sizes) for run in of_method] for of_method in of_methods
     ]
     rounds = [
-        [run.rounds_to(target) or np.inf for run in of_method] for of_method in of_methods
+        [run.rounds_to(target) or 0 for run in of_method] for of_method in of_methods
     ]
     return Compared(np.array(times, float).T, np.array(rounds, float).T)
 
@@ -252,7 +266,10 @@ class Checked(NamedTuple):
 
     cases: int
     by_rule: int
-    lost_by_rule: float  # mean factor on the shorter time
+    lost_by_rule: (
+        float  # mean factor on the shorter time, of choices that reach the target
+    )
+    missed: int  # the choice does not reach the target, and the other one does
     always: int  # doubling
     never: int
 
@@ -276,12 +293,13 @@ def check(
                 right["rule"] += doubles == is_faster
                 right["always"] += is_faster
                 right["never"] += not is_faster
-                factors.append(means[int(doubles)] / means.min())
+                factors.append(means[int(doubles)] / np.nanmin(means))
     finite = [factor for factor in factors if np.isfinite(factor)]
     return Checked(
         len(factors),
         right["rule"],
         float(np.mean(finite)),
+        len(factors) - len(finite),
         right["always"],
         right["never"],
     )
@@ -289,7 +307,21 @@ def check(
 
 # ---- the figure -----------------------------------------------------------------------
 
+BESIDE = {"FedRep": 1.0, "FedAvg-FT": 1.12, "LG-FedAvg": 0.89}  # so that all are seen
 LATENCIES = {0.0: "none of C is latency", 0.1: "10 % of C is latency"}
+
+
+def of_nine_codes(latency: float) -> np.ndarray:
+    """Return compression and tie, (codes, 2), of the runs of FedRep in `break_even.json`, in the same units."""
+    found = pages.load_results("messages/results/break_even.json")
+    everybody = found["none"]["everybody"]
+    slowest_time = np.mean([float(run["time"]) / run["rounds"] for run in everybody])
+    points = []
+    for name in found:
+        part = break_even.share(found, name, "up")
+        tie = break_even.break_even(found, name, latency + (1 - latency) * part)
+        points.append((1 / part, tie / slowest_time))
+    return np.array(points)
 
 
 def draw() -> Figure:
@@ -300,12 +332,13 @@ def draw() -> Figure:
         rates = np.geomspace(1, 100, 50)
         line = threshold / (latency + (1 - latency) / rates)
         ax.plot(rates, line, color=curves.GREY, linewidth=1.2, label="the rule")
+        ax.plot(*of_nine_codes(latency).T, "x", color=curves.GREY, markersize=5)
         for setting in settings(["cpu"]):
             points = []
             for code in codes_of(setting):
                 part = share_of(setting, code, "up")
                 tie = compare(setting, code).tie() / (latency + (1 - latency) * part)
-                points.append((1 / part, tie))
+                points.append((BESIDE[setting.pair] / part, tie))
             shown = np.array([point for point in points if np.isfinite(point[1])])
             if not shown.size:
                 continue
@@ -322,6 +355,7 @@ def draw() -> Figure:
     axes[0].set_ylabel("C of a tie, in times of the slowest client")
     for pair, color in COLORS.items():
         axes[0].plot([], [], "o", color=color, label=pair)
+    axes[0].plot([], [], "x", color=curves.GREY, label="FedRep, 91.6 %, nine codes")
     axes[0].plot([], [], "o", color="black", label="95 % of the end")
     axes[0].plot([], [], "s", color="black", label="99 % of the end")
     axes[0].plot(

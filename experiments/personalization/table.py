@@ -160,8 +160,7 @@ def train(
     folder = Path(checkpoints) / scale_name / training / str(seed)
     rows = judged.rows_of(ROWS, training)
     clock = None
-    is_timed = traces is not None and training not in UNTIMED
-    if is_timed:
+    if traces is not None and training not in UNTIMED:
         clock = phones(Path(traces), data.num_clients, seed, model_ratio=1.0)
     history = srp.simulate(
         method,
@@ -180,7 +179,7 @@ def train(
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "curves": []}
     for name, row in rows.items():
         facts = {"scale": scale_name, "method": name, "seed": str(seed)}
-        points = curve(history, row.evaluation, is_timed)
+        points = curve(history, row.evaluation, is_timed=clock is not None)
         values = [float(point["mean"]) for point in points]
         best = len(values) - 1 if row.after else int(np.nanargmax(values))
         result = Result(
