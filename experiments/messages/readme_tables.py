@@ -268,24 +268,36 @@ def predicted() -> str:
     """Times under phones with links, computed from the rounds, beside those of runs with that clock."""
     links = (1.0, 0.25)  # median seconds of an uncoded message up and down
     latency = 0.1
-    rows = [["method", "code", "seconds, of runs", "computed"]]
+    setting = ties.Setting("cpu", "FedRep", "fine_tune", 0.95)
+    target = ties.target_of(setting)
+    head = ["method", "code", "60 rounds: runs", "computed"]
+    rows = [[*head, f"to {target:.1f} %: runs", "computed"]]
+
+    def to_target(run: ties.Run, seconds: np.ndarray) -> float:
+        rounds = run.rounds_to(target)
+        return np.inf if rounds is None else float(seconds[:rounds].sum())
+
     for method in ties.PAIRS["FedRep"]:
+        uncoded = ties.runs("cpu", method, "none", "fine_tune")[0]
+        num_clients = int(uncoded.sizes.max())
+        slowest = ties.slowest(num_clients, ties.log_normal)
         for code in ties.CODES:
             of_phones = ties.runs("phones", method, code, "fine_tune")
-            of_drawn = ties.runs("cpu", method, code, "fine_tune")
             if not of_phones:
                 continue
-            uncoded = ties.runs("cpu", method, "none", "fine_tune")[0]
+            of_drawn = ties.runs("cpu", method, code, "fine_tune")
             run = of_drawn[0]
             parts = (run.bytes_up / uncoded.bytes_up, run.bytes_down / uncoded.bytes_down)
             scaled = tuple(each * part for each, part in zip(links, parts, strict=True))
-            num_clients = int(run.sizes.max())
             of_sizes = ties.order_statistics(num_clients, ties.log_normal, scaled)
-            slowest = ties.slowest(num_clients, ties.log_normal)
-            computed = (of_sizes[run.sizes - 1] * slowest + latency).sum()
-            measured = [float(each.seconds.sum()) for each in of_phones]
-            name = srp.methods.label(method)
-            rows.append([name, ties.CODES[code], pm(measured, 0), f"{computed:,.0f}"])
+            seconds = of_sizes * slowest + latency
+            all_rounds = [float(each.seconds.sum()) for each in of_phones]
+            computed = seconds[run.sizes - 1].sum()
+            cells = [pm(all_rounds, 0), f"{computed:,.0f}"]
+            in_runs = [to_target(each, each.seconds) for each in of_phones]
+            from_rounds = [to_target(each, seconds[each.sizes - 1]) for each in of_drawn]
+            cells += [pm(in_runs, 0), pm(from_rounds, 0)]
+            rows.append([srp.methods.label(method), ties.CODES[code], *cells])
     return markdown(rows)
 
 
