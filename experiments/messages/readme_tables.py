@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+import fedjax_srp as srp
+from experiments.messages import ties
 from experiments.messages.break_even import POLICIES, TARGET, break_even, share, times
 from experiments.messages.privacy import TARGET as PRIVATE_TARGET
 from experiments.pages import load_results, markdown, pm, wrapped, write
@@ -111,14 +113,210 @@ def privacy() -> str:
     return markdown(rows)
 
 
+# ---- three pairs of methods -----------------------------------------------------------
+
+MESSAGES = (0.0, 0.1, 1.0, 10.0)  # times of an uncoded message
+NAMES = {0.95: "95 %", 0.99: "99 %"}
+COUNTED = {"up": "uploads", "both": "both directions"}
+PHONES = (0.1, 1.0, 10.0, 100.0)  # uncoded uploads over work, of the median phone
+
+
+def labels(setting: ties.Setting) -> list[str]:
+    """Return the cells that name a setting."""
+    return [
+        setting.pair,
+        f"`{setting.evaluation}`",
+        f"{NAMES[setting.share]}: {ties.target_of(setting):.1f}",
+    ]
+
+
+def number(value: float) -> str:
+    """Format a tie."""
+    if np.isnan(value):
+        return "missed"
+    return "none" if np.isinf(value) else f"{value:.2g}"
+
+
+def tie_cell(setting: ties.Setting, code: str) -> str:
+    """Format the tie of mean times, and the lowest and highest of the seeds."""
+    compared = ties.compare(setting, code)
+    of_seeds = compared.ties()
+    if len(of_seeds) == 1:
+        return number(compared.tie())
+    ends = "no seed"
+    if not np.isnan(of_seeds).all():
+        ends = f"{number(np.nanmin(of_seeds))} to {number(np.nanmax(of_seeds))}"
+    if np.isnan(of_seeds).any():
+        ends += f", {np.isfinite(of_seeds).sum()} of {len(of_seeds)}"
+    return f"{number(compared.tie())} ({ends})"
+
+
+def all_ties(scale: str) -> str:
+    """Cost of a coded message at which doubling and everybody tie, in times of the slowest client."""
+    settings = ties.settings([scale])
+    codes = [
+        code
+        for code in ties.CODES
+        if any(code in ties.codes_of(each) for each in settings)
+    ]
+    rows = [["pair", "judged by", "target", *(ties.CODES[code] for code in codes)]]
+    for setting in settings:
+        known = ties.codes_of(setting)
+        cells = [
+            tie_cell(setting, code) if code in known else "not run" for code in codes
+        ]
+        rows.append([*labels(setting), *cells])
+    return markdown(rows)
+
+
+def pair_times(scale: str) -> str:
+    """Times of everybody and doubling for costs of an uncoded upload; bytes and final accuracies."""
+    head = ["pair", "code", "bytes up", "bytes down", "target"]
+    head += [f"C = {cost:g}" for cost in MESSAGES]
+    rows = [[*head, "final %", "worst tenth %"]]
+    for setting in ties.settings([scale]):
+        if setting.evaluation != "fine_tune":
+            continue
+        for code in ties.codes_of(setting):
+            compared = ties.compare(setting, code)
+            part = ties.share_of(setting, code, "up")
+            of_methods = [
+                ties.runs(scale, method, code, setting.evaluation)
+                for method in ties.PAIRS[setting.pair]
+            ]
+            cells = []
+            for cost in MESSAGES:
+                both = (compared.times + cost * part * compared.rounds).T
+                cells.append(" / ".join(map(reached_times, both)))
+            finals = [
+                f"{np.mean([run.accuracies[-1] for run in of_method]):.1f}"
+                for of_method in of_methods
+            ]
+            worst = [
+                f"{np.mean([run.worst_tenth for run in of_method]):.1f}"
+                for of_method in of_methods
+            ]
+            sent = of_methods[0][0]
+            row = [setting.pair, ties.CODES[code]]
+            row += [f"{sent.bytes_up:,}", f"{sent.bytes_down:,}", NAMES[setting.share]]
+            rows.append([*row, *cells, " / ".join(finals), " / ".join(worst)])
+    return markdown(rows)
+
+
+def on_phones() -> str:
+    """Everybody's time over doubling's where both speeds and links differ between clients, and with a latency."""
+    head = ["pair", "target", "code", *(f"{each:g}" for each in PHONES)]
+    rows = [[*head, *(f"{each:g}, latency" for each in PHONES)]]
+    for setting in ties.settings(["cpu"]):
+        if setting.evaluation != "fine_tune":
+            continue
+        for code in ties.codes_of(setting):
+            row = [setting.pair, NAMES[setting.share], ties.CODES[code]]
+            part = ties.share_of(setting, code, "up")
+            for latency in (0.0, 1.0):
+                for message in PHONES:
+                    links = (message * part,)
+                    compared = ties.compare(setting, code, ties.log_normal, links)
+                    means = (compared.times + latency * compared.rounds).mean(axis=0)
+                    is_reached = np.isfinite(means).all()
+                    row.append(f"{means[0] / means[1]:.2g}" if is_reached else "missed")
+            rows.append(row)
+    return markdown(rows)
+
+
+def checks() -> str:
+    """The rule in settings that it was not taken from."""
+    threshold = ties.rule()
+    held = ties.settings(["held"])
+    images = ties.settings(["mnist"])
+    seen = ties.settings(["cpu"])
+    cases = {
+        "the rule's own runs, Exp(1)": (seen, ties.exponential),
+        "its own runs, log-normal speeds": (seen, ties.log_normal),
+        "held out: digits, 100 clients, 5 classes, Exp(1)": (held, ties.exponential),
+        "held out: the same, log-normal speeds": (held, ties.log_normal),
+        "held out: MNIST, Exp(1)": (images, ties.exponential),
+        "held out: MNIST, log-normal speeds": (images, ties.log_normal),
+    }
+    head = ["setting", "C counts", "choices", "the rule is right", "time lost by it"]
+    rows = [[*head, "misses by it", "always doubling is right", "always everybody"]]
+    for name, (settings, work) in cases.items():
+        for directions, counted in COUNTED.items():
+            found = ties.check(settings, work, directions, threshold)
+            shares = [
+                f"{100 * right / found.cases:.0f} %"
+                for right in (found.by_rule, found.always, found.never)
+            ]
+            lost = f"{100 * (found.lost_by_rule - 1):.0f} %"
+            cells = [f"{found.cases}", shares[0], lost, f"{found.missed}", *shares[1:]]
+            rows.append([name, counted, *cells])
+    return markdown(rows)
+
+
+def rule() -> str:
+    """The rule in a sentence, with its numbers."""
+    found = [tie for tie in ties.measured_ties("cpu") if not np.isnan(tie)]
+    finite = [tie for tie in found if np.isfinite(tie)]
+    return wrapped(
+        f"**Double while a coded message takes less than about {ties.rule():.1g} of the time that the slowest client "
+        f"works in a round; otherwise let everybody take part.** That is the median of {len(found)} ties on digits, "
+        f"from {min(finite):.2g} to {max(finite):.2g} of that time; at a tie both need the same mean time."
+    )
+
+
+def predicted() -> str:
+    """Times under phones with links, computed from the rounds, beside those of runs with that clock."""
+    links = (1.0, 0.25)  # median seconds of an uncoded message up and down
+    latency = 0.1
+    setting = ties.Setting("cpu", "FedRep", "fine_tune", 0.95)
+    target = ties.target_of(setting)
+    head = ["method", "code", "60 rounds: runs", "computed"]
+    rows = [[*head, f"to {target:.1f} %: runs", "computed"]]
+
+    def to_target(run: ties.Run, seconds: np.ndarray) -> float:
+        rounds = run.rounds_to(target)
+        return np.inf if rounds is None else float(seconds[:rounds].sum())
+
+    for method in ties.PAIRS["FedRep"]:
+        uncoded = ties.runs("cpu", method, "none", "fine_tune")[0]
+        num_clients = int(uncoded.sizes.max())
+        slowest = ties.slowest(num_clients, ties.log_normal)
+        for code in ties.CODES:
+            of_phones = ties.runs("phones", method, code, "fine_tune")
+            if not of_phones:
+                continue
+            of_drawn = ties.runs("cpu", method, code, "fine_tune")
+            run = of_drawn[0]
+            parts = (run.bytes_up / uncoded.bytes_up, run.bytes_down / uncoded.bytes_down)
+            scaled = tuple(each * part for each, part in zip(links, parts, strict=True))
+            of_sizes = ties.order_statistics(num_clients, ties.log_normal, scaled)
+            seconds = of_sizes * slowest + latency
+            all_rounds = [float(each.seconds.sum()) for each in of_phones]
+            computed = seconds[run.sizes - 1].sum()
+            cells = [pm(all_rounds, 0), f"{computed:,.0f}"]
+            in_runs = [to_target(each, each.seconds) for each in of_phones]
+            from_rounds = [to_target(each, seconds[each.sizes - 1]) for each in of_drawn]
+            cells += [pm(in_runs, 0), pm(from_rounds, 0)]
+            rows.append([srp.methods.label(method), ties.CODES[code], *cells])
+    return markdown(rows)
+
+
 PARTS = {
     "uploads": partial(table, "up"),
     "both": partial(table, "both"),
     "rounds": rounds,
     "latencies": latencies,
     "privacy": privacy,
+    "rule": rule,
+    "ties": partial(all_ties, "cpu"),
+    "pair_times": partial(pair_times, "cpu"),
+    "phones": on_phones,
+    "predicted": predicted,
+    "checks": checks,
+    "ties_held": partial(all_ties, "held"),
+    "ties_mnist": partial(all_ties, "mnist"),
 }
-OF_MANUAL = {"tie": sentence, "uploads": PARTS["uploads"]}
+OF_MANUAL = {"tie": sentence, "uploads": PARTS["uploads"], "rule": rule}
 PAGES = {
     HERE / "README.md": PARTS,
     HERE.parents[1] / "docs/messages.md": OF_MANUAL,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 import fedjax_srp as srp
@@ -93,6 +94,92 @@ def accuracies(frame: pd.DataFrame) -> str:
     return "\n".join([*lines, "", textwrap.fill(summary, 120)])
 
 
+def clients_seconds(scale: str) -> pd.DataFrame:
+    """Return seconds of a round for each seed's phones, and bytes of a client, by training."""
+    frame = pages.csv("personalization/results/costs.csv")
+    return frame[frame["scale"] == scale].set_index("method")
+
+
+def reached(curve: pd.DataFrame, target: float) -> pd.Series | None:
+    """Return the first point of a curve at the target; None if there is none."""
+    points = curve[curve["mean"] >= target]
+    return None if points.empty else points.iloc[0]
+
+
+def over_seeds(texts: list[str]) -> str:
+    """Join what each seed has, once if all are equal."""
+    return texts[0] if len({*texts}) == 1 else ", ".join(texts)
+
+
+def times(scale: str, targets: tuple[int, int]) -> str:
+    """Table of seconds under phones, bytes and the worst tenth, highest mean after the last round first."""
+    frame = rows_of_scale(scale)
+    curves = pages.csv("personalization/results/curves.csv")
+    curves = curves[curves["scale"] == scale]
+    if curves.empty:
+        return "Not run yet."
+    costs = clients_seconds(scale)
+    low, high = targets
+    head = ["method", "s a round", "MB up + down", f"s to {low} %", f"s to {high} %"]
+    head += [f"GB to {high} %", "worst tenth %", "seeds with times"]
+    lines = [row(*head), "|" + "---|" * len(head)]
+    order = frame.groupby("method")["last"].mean()
+    for name in order.sort_values(ascending=False, kind="stable").index:
+        cells = ["not counted", "not counted"]
+        training = ROWS[name].training
+        if training in costs.index:
+            cost = costs.loc[training]
+            seconds = [float(each) for each in cost["seconds"].split()]
+            cells[0] = " / ".join(f"{each:.0f}" for each in seconds)
+            sent = (cost["bytes_up"] / 1e6, cost["bytes_down"] / 1e6)
+            cells[1] = " + ".join(f"{each:.2f}" for each in sent)
+        of_method = curves[curves["method"] == name]
+        seeds = [points for _, points in of_method.groupby("seed")]
+        if not seeds:
+            lines.append(row(srp.methods.label(name), *cells, *["not kept"] * 4, 0))
+            continue
+        for target in targets:
+            found = [reached(points, target) for points in seeds]
+            shown = [
+                "none"
+                if point is None
+                else "not counted"
+                if np.isnan(point["seconds"])
+                else f"{point['seconds']:,.0f}"
+                for point in found
+            ]
+            cells.append(over_seeds(shown))
+        sent = [
+            "none" if point is None else f"{point['megabytes'] / 1e3:.2f}"
+            for point in (reached(points, high) for points in seeds)
+        ]
+        cells.append(over_seeds(sent))
+        worst = [float(points["worst_tenth"].iloc[-1]) for points in seeds]
+        cells.append(pages.pm(worst, 1))
+        lines.append(row(srp.methods.label(name), *cells, len(seeds)))
+    return "\n".join(lines)
+
+
+def parts_of_time() -> str:
+    """Say what part of a round messages are, here and at PFLlib's size."""
+    found = {}
+    for scale in ("cpu", "full"):
+        costs = clients_seconds(scale)
+        for name in ("local_only", "fedavg", "fedrep", "ditto", "pfedme"):
+            seconds = costs.loc[name, "seconds"].split()
+            found[scale, name] = " / ".join(f"{float(each):,.0f}" for each in seconds)
+    here, full = (
+        {name: text for (scale, name), text in found.items() if scale == wanted}
+        for wanted in ("cpu", "full")
+    )
+    return pages.wrapped(
+        f"With the phones of seeds 0 / 1 a round of FedAvg takes {here['fedavg']} s, one of clients that send nothing "
+        f"{here['local_only']} s, one of FedRep {here['fedrep']}, of Ditto {here['ditto']} and of pFedMe "
+        f"{here['pfedme']} s. With all images, where nothing was trained, they take {full['fedavg']}, "
+        f"{full['local_only']}, {full['fedrep']}, {full['ditto']} and {full['pfedme']} s."
+    )
+
+
 def verdict(better: int, of: int) -> str:
     """Return the verdict on a sentence about several methods."""
     return "holds" if better == of else "fails" if not better else "in part"
@@ -140,6 +227,8 @@ PAGES: Mapping[Path, pages.Parts] = {
     HERE / "README.md": {
         "cpu": lambda: accuracies(rows_of_scale("cpu")),
         "findings": lambda: findings(rows_of_scale("cpu")),
+        "times": lambda: times("cpu", (60, 70)),
+        "rounds": parts_of_time,
         "full": lambda: accuracies(rows_of_scale("full")),
     },
 }

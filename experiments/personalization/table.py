@@ -27,7 +27,10 @@ from experiments.stragglers.phone_traces import phones
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 
 HERE = Path(__file__).parent
-UNTIMED = ("l2gd",)  # phones charge a message in every round, and it has silent ones
+UNTIMED = (
+    "l2gd",  # phones charge a message in every round, and it has silent ones
+    "fedala",  # its loop's length is known only while it runs
+)
 
 
 class Scale(NamedTuple):
@@ -157,8 +160,7 @@ def train(
     folder = Path(checkpoints) / scale_name / training / str(seed)
     rows = judged.rows_of(ROWS, training)
     clock = None
-    is_timed = traces is not None and training not in UNTIMED
-    if is_timed:
+    if traces is not None and training not in UNTIMED:
         clock = phones(Path(traces), data.num_clients, seed, model_ratio=1.0)
     history = srp.simulate(
         method,
@@ -177,7 +179,7 @@ def train(
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "curves": []}
     for name, row in rows.items():
         facts = {"scale": scale_name, "method": name, "seed": str(seed)}
-        points = curve(history, row.evaluation, is_timed)
+        points = curve(history, row.evaluation, is_timed=clock is not None)
         values = [float(point["mean"]) for point in points]
         best = len(values) - 1 if row.after else int(np.nanargmax(values))
         result = Result(
