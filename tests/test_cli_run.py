@@ -22,6 +22,7 @@ import fedjax_srp as srp
 from fedjax_srp.driver import record as recorded
 from fedjax_srp.driver.checkpoint import Checkpoints
 from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.lab.runs import run as runs
 from fedjax_srp.results import json_files
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
@@ -301,11 +302,11 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
 def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(
     finished, tmp_path, monkeypatch, capsys
 ):
-    load = run_folder.load_data
+    load = runs.load_data
 
     def while_loading(other_process):
         monkeypatch.setattr(
-            run_folder, "load_data", lambda given: (other_process(), load(given))[1]
+            runs, "load_data", lambda given: (other_process(), load(given))[1]
         )
 
     with contextlib.ExitStack() as other:

@@ -8,6 +8,7 @@ from command_line import main
 from reference.small import refused
 from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
+from fedjax_srp.driver import prepare
 from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.execute import plan
@@ -43,6 +44,24 @@ def test_a_batch_is_made_where_it_pays(tmp_path):
         out = tmp_path / str(num_rounds)
         made = plan(found, out, None, workers=2, sharers=2, devices=1)
         assert [len(unit.members) for unit in made] == sizes
+
+
+def test_a_plan_traces_once_what_differs_in_numbers_of_an_algorithm(
+    tmp_path, monkeypatch
+):
+    traced, check = [], prepare.check_algorithm
+
+    def counted(algorithm, *given):
+        traced.append(algorithm.name)
+        return check(algorithm, *given)
+
+    monkeypatch.setattr(prepare, "check_algorithm", counted)
+    monkeypatch.setattr(prepare, "_past_checks", {})
+    axes = {"method": ["fedavg", "fedprox"], "epochs": [1, 2], "batch_size": [3, 4]}
+    found = points(Spec(OPTIONS, axes, {}, ()))
+    made = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
+    assert len(made) == 8
+    assert traced == ["fedavg", "fedprox"]
 
 
 def test_a_batch_keeps_its_points(tmp_path):

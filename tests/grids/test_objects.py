@@ -380,7 +380,7 @@ def test_the_policy_that_a_row_names_is_sent_with_it(tmp_path):
     sent = packed([units.Unit("all", members, tmp_path)])
     del srp.methods.RECIPES["row"], srp.methods.POLICIES["of_row"]
     (unit,) = unpacked(sent).values()
-    request = unit.members[0].point.run.simulation(DATA)
+    request = unit.members[0].point.run.simulation()
     assert request["algorithm"].participation.k == 2
 
 

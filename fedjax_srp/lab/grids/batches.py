@@ -187,7 +187,7 @@ def group_by_program(points: Iterable[Point]) -> list[list[Point]]:
     groups: dict[Hashable, list[Point]] = {}
     for point in points:
         run = point.run
-        program = run.program()
+        program = run.program
         if run.settings.target is not None or run.settings.time_limit is not None:
             program = run.training
         groups.setdefault(program, []).append(point)

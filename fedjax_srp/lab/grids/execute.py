@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 
-from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches
 from fedjax_srp.lab.grids.batches import Member, Unit
@@ -28,11 +25,8 @@ from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
 from fedjax_srp.lab.grids.work import Work
 from fedjax_srp.lab.runs.folder import tidy
-from fedjax_srp.lab.runs.options import SIMULATION
-from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
-from fedjax_srp.results.records import LIMITS
 
 Number = Annotated[int, AtLeast(0)]
 LauncherName = Literal["local", "slurm"]
@@ -183,7 +177,7 @@ def _measure(
 
 
 def _program(unit: Work) -> Any:
-    return unit.runs[0].program(*LIMITS)
+    return unit.runs[0].program_of_any_length
 
 
 def plan(
@@ -212,82 +206,58 @@ def plan(
     # of a worker: a larger program would leave another worker idle
     largest = -(-num_trainings // workers)
     problems = Problems()
+    contracts: set[str] = set()  # that were checked
+    at_once: dict[tuple[str, int], int] = {}  # contract and number of seeds
     groups = []
     for group in batches.group_by_program(points):
         left = [point for point in group if point.id in unfinished]
-        requests = _checked_requests(left, devices, problems)
-        num_rounds = group[0].run.settings.num_rounds
+        _check(left, devices, contracts, problems)
+        run = group[0].run
         size = min(len({point.run.training for point in group}), batch or largest)
-        if batch is None and size * num_rounds < MIN_BATCHED_ROUNDS:
+        if batch is None and size * run.settings.num_rounds < MIN_BATCHED_ROUNDS:
             size = 1
-        if size > 1 and requests and not problems:
-            evaluations: dict[str, None] = {}
-            for request in requests:
-                evaluations |= dict.fromkeys(request.settings.evaluations or ())
-            together = _with_evaluations(requests[0], [*evaluations])
-            together = together._replace(values=batches.batch_of(group).values)
-            size = seeds_at_once(together, size, sharers)
+        if size > 1 and left and not problems:
+            alike = run.contract, size
+            if alike not in at_once:
+                evaluations: dict[str, None] = {}
+                for point in left:
+                    evaluations |= dict.fromkeys(point.run.record["evaluations"])
+                request = left[0].run.request(devices, [*evaluations])
+                request = request._replace(values=batches.batch_of(group).values)
+                at_once[alike] = seeds_at_once(request, size, sharers)
+            size = at_once[alike]
         groups.append((group, max(size, 1)))
     problems.raise_if_any()
     return batches.assign_units(groups, folder, batch)
 
 
-def _checked_requests(
+def _check(
     points: Sequence[Point],
     devices: int | None,
+    contracts: set[str],
     problems: Problems,
-) -> list[Request]:
-    """Return a checked request for each evaluation of points of one program.
+) -> None:
+    """Check points of one program as far as nothing is compiled, with one trace for each contract.
 
-    They differ in nothing else that is checked. Errors are added to `problems`.
+    Args:
+        points: they differ in seed, floats and evaluation.
+        devices: see `plan`.
+        contracts: keys that were checked, see `Run.contract`; others are added.
+        problems: gets the errors.
     """
-    requests: dict[Any, Request | ValueError] = {}
+    errors: dict[Any, ValueError] = {}
     for point in points:
         run = point.run
-        evaluated_by = (run.name, run.settings.evaluations)
+        evaluated_by = run.name, run.settings.evaluations
         try:
-            _ = run.leaves  # builds the parts, which check them
-            if evaluated_by not in requests:
-                requests[evaluated_by] = _check_request(point, devices)
+            if evaluated_by in errors:
+                raise errors[evaluated_by]
+            if run.contract not in contracts:
+                run.check(devices)
+                contracts.add(run.contract)
         except ValueError as error:
+            errors[evaluated_by] = error
             problems.add(error, point.name)
-            continue
-        request = requests[evaluated_by]
-        if isinstance(request, ValueError):
-            problems.add(request, point.name)
-    return [request for request in requests.values() if isinstance(request, Request)]
-
-
-def _check_request(point: Point, devices: int | None) -> Request | ValueError:
-    """Return the checked request of a point to the engine, or the error.
-
-    It is planned on devices of this process.
-    """
-    try:
-        arguments = point.run.simulation(load_data(point.run.data))
-        requested = arguments["devices"]
-        if requested is not None:
-            if devices is not None and requested > devices:
-                raise ValueError(
-                    f"devices={requested}: a run has {devices} here; give no more, or fewer workers"
-                )
-            arguments["devices"] = min(requested, len(jax.devices()))
-        names = [name for name in SIMULATION if name in arguments]
-        request = Request(
-            arguments["algorithm"],
-            arguments["data"],
-            clock=arguments["clock"],
-            settings=Settings(**{name: arguments[name] for name in names}),
-        )
-        evaluations = prepare(request).evaluations
-        return _with_evaluations(request, evaluations)
-    except ValueError as error:
-        return error
-
-
-def _with_evaluations(request: Request, evaluations: Sequence[str]) -> Request:
-    settings = dataclasses.replace(request.settings, evaluations=evaluations)
-    return request._replace(settings=settings)
 
 
 def describe_plan(

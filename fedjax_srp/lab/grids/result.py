@@ -19,7 +19,6 @@ from fedjax_srp.base import FederatedSource
 from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report.fairness import mean_and_std
-from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files, measures
 from fedjax_srp.results.atomic import writable
@@ -83,7 +82,7 @@ class Grid:
     def data(self, name: str) -> FederatedSource:
         """Load the data of a run, for `srp.evaluate`, `srp.retime` and the like; the last ones are kept."""
         check_known("run", [name], self.points)
-        return load_data(self.points[name].run.data)
+        return self.points[name].run.dataset
 
     def to_frame(self, communication: float | None = None) -> pd.DataFrame:
         """Return a table with a row per run and round: the options that differ, and `History.to_frame`.

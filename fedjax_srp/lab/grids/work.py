@@ -22,7 +22,7 @@ from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.lab.runs.folder import execute, save
 from fedjax_srp.lab.runs.loggers import loggers, split_by_seed
-from fedjax_srp.lab.runs.run import Run, load_data, recorded_jax_settings
+from fedjax_srp.lab.runs.run import Run, recorded_jax_settings
 from fedjax_srp.methods import POLICIES, RECIPES
 from fedjax_srp.models import FACTORIES
 from fedjax_srp.parts.checks import is_ours, short
@@ -162,7 +162,7 @@ class Worker:
 
         A training is judged by the evaluations of all its points.
         """
-        requests = [run.simulation(load_data(run.data)) for run in unit.runs]
+        requests = [run.simulation() for run in unit.runs]
         evaluations = []
         together: dict[str, None] = {}
         for request in requests:

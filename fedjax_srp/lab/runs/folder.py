@@ -18,7 +18,7 @@ from fedjax_srp.base import GRADIENT_NORM
 from fedjax_srp.driver.checkpoint import snapshots
 from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
-from fedjax_srp.lab.runs.run import Run, load_data
+from fedjax_srp.lab.runs.run import Run
 from fedjax_srp.parts.checks import is_ours, printable
 from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
@@ -73,7 +73,7 @@ def execute(
     if (
         not state.finished
     ):  # before it is locked, so that a failed start creates no folder
-        arguments = run.simulation(load_data(run.data))
+        arguments = run.simulation()
     with held(atomic.writable(folder), "out"):
         run_folder.settle(folder)
         state = _inspect(folder, run, overwrite)  # another process may have used it

@@ -22,7 +22,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.clocks.by_name import read_clock
 from fedjax_srp.driver.given import SEEDS
-from fedjax_srp.driver.prepare import Request, check_evaluations
+from fedjax_srp.driver.prepare import Request, check_evaluations, prepare
 from fedjax_srp.driver.record import (
     JAX_SETTINGS,
     ROUNDS,
@@ -117,7 +117,7 @@ class Run:
     def with_seed(self, seed: int) -> Run:
         """Return the run with another seed, which shares all that does not depend on it."""
         other = dataclasses.replace(self, seed=seed)
-        _ = self._programs  # which is shared
+        _ = self.program  # which is shared
         record = self.record | {"key": words_of(jax.random.key(seed))}
         shared = vars(self) | vars(other) | {"record": record}
         shared.pop("training", None)
@@ -167,7 +167,7 @@ class Run:
         if self.choice is None:
             return self._object
         if self._has_own_maker:
-            return self._made_for(load_data(self.data))
+            return self._made_for_data
         return self.choice.on_placeholder()
 
     @functools.cached_property
@@ -180,12 +180,20 @@ class Run:
             makers.append(models.FACTORIES.get(self.model))
         return any(maker is not None and is_own(maker) for maker in makers)
 
-    def _made_for(self, dataset: FederatedSource) -> Method:
-        """The method, with the model for these data."""
+    @property
+    def dataset(self) -> FederatedSource:
+        """Its data; the last ones of all runs are kept."""
+        return load_data(self.data)
+
+    @property
+    def _made_for_data(self) -> Method:
+        """The method, with the model for its data."""
         if self.choice is None:
             return self._object
         given = {"model": self.model, "participation": self.participation}
-        return methods.get(str(self.method), dataset=dataset, **given, **self.options)
+        return methods.get(
+            str(self.method), dataset=self.dataset, **given, **self.options
+        )
 
     @functools.cached_property
     def clock_object(self) -> Clock:
@@ -199,9 +207,8 @@ class Run:
                 return read_clock(self.clock, num_clients)
             with contextlib.suppress(ValueError):
                 return read_clock(self.clock)
-        dataset = load_data(self.data)
-        names = getattr(dataset, "client_names", None)
-        return read_clock(self.clock, dataset.num_clients, names)
+        names = getattr(self.dataset, "client_names", None)
+        return read_clock(self.clock, self.dataset.num_clients, names)
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
@@ -249,9 +256,8 @@ class Run:
             [described["method"], policy] if is_in_method else policy
         )
         if "data" in self.data:
-            dataset = load_data(self.data)
-            found["data"] = of_data(dataset)
-            described["data"] = describe_data(dataset)
+            found["data"] = of_data(self.dataset)
+            described["data"] = describe_data(self.dataset)
         else:
             found["data"] = {"options": describe(_arguments_of_load(self.data))}
         own = {option: [*own_code(each)] for option, each in described.items()}
@@ -268,11 +274,15 @@ class Run:
             evaluations: their names.
             own: option -> names of its own code.
         """
-        dataset = load_data(self.data)
-        method = self._made_for(dataset)
         settings = Settings(evaluations=evaluations, devices=1)
-        request = Request(method, dataset, clock=self.clock_object, settings=settings)
-        program = program_of_request(request)
+        program = program_of_request(
+            Request(
+                self._made_for_data,
+                self.dataset,
+                clock=self.clock_object,
+                settings=settings,
+            )
+        )
         called = {}
         for option in own if UNKNOWN in program else ():
             value = getattr(self, option)
@@ -305,7 +315,7 @@ class Run:
             if known.get(MODEL) is not None:
                 unasked += ["method.algorithm.model", "method.algorithm.algorithm.model"]
             else:  # saved from Python: its model is known by constructor alone
-                algorithm = self._made_for(load_data(self.data)).algorithm
+                algorithm = self._made_for_data.algorithm
                 of_method = ours["method"] | {"algorithm": jsonable(describe(algorithm))}
                 ours = ours | {"method": of_method}
         found = contradictions(ours, without(known, *unasked))
@@ -320,26 +330,20 @@ class Run:
     @functools.cached_property
     def training(self) -> Hashable:
         """Key that is equal for runs that share one training and differ only in their evaluation."""
-        return self.program(), self.seed, *self.floats.items()
+        return self.program, self.seed, *self.floats.items()
 
     @functools.cached_property
-    def _programs(self) -> dict[tuple[str, ...], Hashable]:
-        """Keys of `program` by the limits left out."""
-        return {}
-
-    def program(self, *left_out: str) -> Hashable:
-        """Return a key that is equal for runs of one program: they differ in seed, `floats` and evaluation.
+    def program(self) -> Hashable:
+        """Key that is equal for runs of one program and length: they differ in seed, `floats` and evaluation.
 
         It includes the evaluation if that also decides when the run ends, or what is logged.
-
-        Args:
-            *left_out: limits that may differ.
         """
-        if left_out not in self._programs:
-            self._programs[left_out] = self._key_of_program(*left_out)
-        return self._programs[left_out]
+        limits = self.record["schedule"]
+        return self.program_of_any_length, *(limits[name] for name in LIMITS)
 
-    def _key_of_program(self, *left_out: str) -> Hashable:
+    @functools.cached_property
+    def program_of_any_length(self) -> Hashable:
+        """Key as `program`, but for the limits."""
         decides = (
             self.settings.target is not None
             or self.settings.evaluations == ()
@@ -350,7 +354,7 @@ class Run:
         rest = without(
             self.record,
             *("method", "key", "evaluations", PROGRAM, WORDS),
-            *(f"schedule.{name}" for name in left_out),
+            *(f"schedule.{name}" for name in LIMITS),
         )
         program = self.record[PROGRAM] or {}
         if decides:
@@ -371,10 +375,60 @@ class Run:
         structure = jax.tree.structure(algorithm)
         return json.dumps(jsonable(rest), sort_keys=True), structure
 
-    def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
+    @functools.cached_property
+    def contract(self) -> str:
+        """Key that is equal for runs of which a plan traces one.
+
+        Beside their seeds they differ in numbers of an algorithm alone, whose fields have bounds; with own code they
+        are runs of one program.
+        """
+        record = without(self.record, "key", WORDS)
+        if not self.record[PROGRAM]:
+            algorithm = record["method"]["algorithm"]
+            kinds = jax.tree.map(
+                lambda leaf: type(leaf).__name__ if type(leaf) in (int, float) else leaf,
+                without(algorithm, "model"),
+            )
+            record["method"] = record["method"] | {"algorithm": kinds}
+            record["of method"] = algorithm.get("model")
+        return json.dumps([record, repr(self.settings)], sort_keys=True)
+
+    def check(self, most_devices: int | None) -> None:
+        """Trace the run; a ValueError for what is wrong, see `request`."""
+        prepare(self.request(most_devices, self.record["evaluations"]))
+
+    def request(self, most_devices: int | None, evaluations: Sequence[str]) -> Request:
+        """Return the request to the engine, on devices of this process.
+
+        Args:
+            most_devices: where it will run; None if that is unknown.
+            evaluations: their names.
+
+        Raises:
+            ValueError: it asks for more devices.
+        """
+        arguments = self.simulation()
+        devices = arguments["devices"]
+        if devices is not None:
+            if most_devices is not None and devices > most_devices:
+                raise ValueError(
+                    f"devices={devices}: a run has {most_devices} here; give no more, or fewer workers"
+                )
+            devices = min(devices, len(jax.devices()))
+        settings = dataclasses.replace(
+            self.settings, devices=devices, evaluations=evaluations
+        )
+        return Request(
+            arguments["algorithm"],
+            arguments["data"],
+            clock=arguments["clock"],
+            settings=settings,
+        )
+
+    def simulation(self) -> dict[str, Any]:
         """Return the arguments of `simulate`, except for the folder of checkpoints."""
         as_annotated("communication", self.communication, table.Cost)
-        method = self._made_for(dataset)
+        method = self._made_for_data
         if self.communication and method.participation.asynchronous:
             raise ValueError(
                 f"communication={self.communication:g}: rounds of {self.name!r} overlap, so a cost changes the order "
@@ -385,7 +439,7 @@ class Run:
         if self.settings.evaluations == ("all",):
             found["evaluations"] = "all"
         key = jax.random.key(self.seed)
-        parts = {"algorithm": method, "data": dataset, "clock": self.clock_object}
+        parts = {"algorithm": method, "data": self.dataset, "clock": self.clock_object}
         return found | parts | {"key": key}
 
 
