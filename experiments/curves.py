@@ -109,8 +109,8 @@ def rounded(value: Any) -> Any:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return name -> the rounded values of all rows."""
-    return {name: [rounded(row[name]) for row in rows] for name in rows[0]}
+    """Return name -> the values of all rows."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def legend(figure: Figure, axes, columns: int, title: str | None = BAND) -> None:

@@ -70,29 +70,19 @@ def adapted(
     """Return a method's gradient norms, (trials, rounds), and errors of new clients, (trials, counts)."""
     train, new = tasks(trials, seed)
     histories = runs(train, rounds, METHODS[label][0])
-    found: dict[str, list] = {"fine-tuned": [], "before": []}
-    for trial, (task, history) in enumerate(zip(new, histories, strict=True)):
-        of_counts = []
-        for samples in counts:
-            algorithm = srp.algorithms.LinearFedAvg(
-                train[0], step_size=STEP, fine_tune_samples=samples
-            )
-            key = jax.random.key(trial)
-            scores = srp.evaluate(
-                algorithm,
-                task,
-                history.server_state,
-                key=key,
-                evaluations="all",
-                devices=1,
-            )
-            of_counts.append((scores["fine_tune"].mean(), scores["global"].mean()))
-        for of_trials, errors in zip(
-            found.values(), zip(*of_counts, strict=True), strict=True
-        ):
-            of_trials.append([float(error) for error in errors])
+    algorithms = [
+        srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=samples)
+        for samples in counts
+    ]
     norms = [history.metrics["gradient_norm"] for history in histories]
-    return {"gradient norm": norms, **found}
+    found: dict[str, list] = {"gradient norm": norms, "fine-tuned": [], "before": []}
+    for trial, (task, history) in enumerate(zip(new, histories, strict=True)):
+        state = history.server_state
+        options = {"key": jax.random.key(trial), "evaluations": "all", "devices": 1}
+        scores = [srp.evaluate(each, task, state, **options) for each in algorithms]
+        for kind, name in {"fine-tuned": "fine_tune", "before": "global"}.items():
+            found[kind].append([float(of_count[name].mean()) for of_count in scores])
+    return found
 
 
 @scripts.in_double_precision

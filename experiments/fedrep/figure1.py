@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-import fedjax_srp as srp
 from experiments import curves, scripts
 from experiments.fedrep import synthetic
 
@@ -48,20 +47,14 @@ def tasks(seed: int, trials: int, samples: int) -> list:
     return [training for training, _ in drawn]
 
 
-def fedrep(task, samples: int, init: str = "descent", **options: Any) -> Any:
-    """Return FedRep with so many fixed samples a client."""
-    make = {"descent": synthetic.FedRepFromDescent, "random": srp.algorithms.LinearFedRep}
-    options |= {"sampling": "fixed", "start": "random"}
-    return make[init](task, step_size=FEDREP_STEP, samples_per_round=samples, **options)
-
-
 def measure(
     samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str
 ) -> dict[str, Any]:
     """Return for each method the (trials, evaluations) mean errors over clients."""
     drawn = tasks(seed, trials, samples)
+    of_fedrep = {"step_size": FEDREP_STEP, "samples_per_round": samples}
     algorithms = {
-        "FedRep": fedrep(drawn[0], samples, init),
+        "FedRep": synthetic.fedrep_from(init, drawn[0], **of_fedrep),
         "FedSGD": synthetic.FedSGD(drawn[0], step_size=FEDSGD_STEP, samples=samples),
     }
     options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}

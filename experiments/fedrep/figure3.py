@@ -55,15 +55,13 @@ def measure(
     shrinks = num_clients if heads == "notebook" else 1
     sizes = (num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK / shrinks))
     tasks = [training for training, _ in synthetic.make_trials(seed, trials, *sizes)]
-    make = {"descent": synthetic.FedRepFromDescent, "random": srp.algorithms.LinearFedRep}
-    algorithm = make[start](
+    algorithm = synthetic.fedrep_from(
+        start,
         tasks[0],
         step_size=step_size * shrinks,
         head_step_size=step_size,
         samples_per_round=SAMPLES,
         head=head,
-        sampling="fixed",
-        start="random",
     )
     cohort = num_clients // PARTICIPATION
     policy = srp.participation.Uniform(cohort)

@@ -28,9 +28,9 @@ from experiments.fedrep.figure1 import (
     CLIENTS,
     COLORS,
     DIM,
+    FEDREP_STEP,
     FEDSGD_STEP,
     RANK,
-    fedrep,
 )
 
 NEW, SAMPLES = 100, 10
@@ -44,9 +44,10 @@ SCALES = {
 
 def algorithm_of(label: str, task, evaluation_samples: int):
     """Return the algorithm, with an evaluation that fits a head to `evaluation_samples` samples of a client."""
-    options = {"evaluation_samples": evaluation_samples}
+    options: dict = {"evaluation_samples": evaluation_samples}
     if label == "FedRep":
-        return fedrep(task, SAMPLES, **options)
+        options |= {"step_size": FEDREP_STEP, "samples_per_round": SAMPLES}
+        return synthetic.fedrep_from("descent", task, **options)
     return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, **options)
 
 

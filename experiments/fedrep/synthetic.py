@@ -135,3 +135,9 @@ class FedRepFromDescent(srp.algorithms.LinearFedRep):
         )
         right = jnp.linalg.svd(theta, full_matrices=False)[2][: task.rank]
         return super().init(key, task)._replace(representation=right.T)
+
+
+def fedrep_from(start: str, task, **options):
+    """Return FedRep on fixed samples, from the start by descent or a random one."""
+    make = {"descent": FedRepFromDescent, "random": srp.algorithms.LinearFedRep}
+    return make[start](task, sampling="fixed", start="random", **options)

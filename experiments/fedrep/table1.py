@@ -82,8 +82,10 @@ def main() -> None:
     is_ablation = args.scale == "ablation"
     file = f"{'ablation' if is_ablation else 'table1'}.json"
     runs = rivals_table.merge(found, (args.results or HERE / "results") / file)
-    table = rivals_table.ablation if is_ablation else rivals_table.tables
-    print(table(runs))
+    if is_ablation:
+        print(rivals_table.ablation(runs, columns))
+    else:
+        print(rivals_table.tables(runs))
 
 
 if __name__ == "__main__":

@@ -105,8 +105,8 @@ def main() -> None:
     ).histories_by("participation")
     results = {}
     for name, runs in found.items():
-        rows = map(row_of, runs, found[FEDREP])
-        results[name] = curves.columns(list(rows))
+        rows = [row_of(*pair) for pair in zip(runs, found[FEDREP], strict=True)]
+        results[name] = curves.columns(rows)
     curves.save(args, "criterion_for_fedrep", {"results": results}, draw(results))
 
 

@@ -145,8 +145,8 @@ def main() -> None:
             of_target = [row[target] for row in rows if row[target]]
             results[name][target] = curves.columns(of_target) if of_target else {}
         equal = [row["propositions_equal"] for row in rows]
-        results[name]["propositions_equal"] = curves.rounded(equal)
-    curves.save(args, "fixed_target", {"results": results})
+        results[name]["propositions_equal"] = equal
+    curves.save(args, "fixed_target", {"results": curves.rounded(results)})
 
 
 if __name__ == "__main__":

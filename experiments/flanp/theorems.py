@@ -176,7 +176,7 @@ def _run_stages(
                 row["own_gradients_over_bound"] = own_norm / own_bound
             starts[seed] = models[row["rounds_to_criterion"] or -1]
             rows.append(row)
-        found[str(n)] = curves.columns(rows)
+        found[str(n)] = curves.rounded(curves.columns(rows))
     return found
 
 

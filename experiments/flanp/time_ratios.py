@@ -158,6 +158,6 @@ def main(name: str) -> None:
             row_of_seed(world, seed, *pair)
             for seed, (world, pair) in enumerate(zip(runs.worlds, pairs, strict=True))
         ]
-        found.setdefault(variation, {})[title] = curves.columns(rows)
+        found.setdefault(variation, {})[title] = curves.rounded(curves.columns(rows))
     facts = {"paper": table.paper, "paper_times": table.paper_times}
     curves.save(args, name, facts | {"results": found})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fedjax_srp as srp
 from experiments import __main__ as everything
 from experiments import scripts
 
@@ -76,6 +77,30 @@ def test_scripts_that_only_measure_take_no_batch(script, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         call(path, ["--scale", "smoke", "--batch", "2"], monkeypatch)
     assert "unrecognized arguments: --batch 2" in capsys.readouterr().err
+
+
+def test_scripts_have_all_cores_before_they_compute(monkeypatch):
+    """A script may load data before its grid: JAX takes no other number of devices then."""
+    calls = []
+    monkeypatch.setattr(srp, "use_all_cores", lambda: calls.append("cores"))
+    scripts.grid_parser(None, (), "runs").parse_args([])
+    assert calls == ["cores"]
+
+
+def area(side, seed, height=2):
+    return {"area": side * height, "seed": seed}
+
+
+def test_a_measurement_takes_arguments_from_the_command_line(tmp_path):
+    own = {"height": {"type": int, "default": 3}, "side": {"type": int}}
+    command = scripts.measurement_parser(None, (), str(tmp_path), "seed", **own)
+    args = command.parse_args(["--seed", "4", "--side", "9"])
+    found = scripts.measure_by(args, area, "side", axes={"side": [1, 2]})
+    assert found == {1: [{"area": 3, "seed": 4}], 2: [{"area": 6, "seed": 4}]}
+    options = {"height": 5, "side": 1}
+    variants = scripts.cases("seed", [(7,), (8,)])
+    each = scripts.measure_each(args, area, variants=variants, options=options)
+    assert each == [{"area": 5, "seed": 7}, {"area": 5, "seed": 8}]
 
 
 def test_every_script_has_a_call():
