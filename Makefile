@@ -14,6 +14,9 @@ EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v
 # to compile faster still, into slow programs; most notebooks compile for longer than they run
 QUICK = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 
+# a tenth of the time of tracing: programs do not remember the lines of Python that they come from
+NO_LINES = JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench docs notebooks jupyter tables wheel coverage install clean
 
@@ -43,7 +46,7 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 	@$(BIN)/python benchmarks/rounds.py
 
 docs: .venv/.docs ## the manual, into docs/_build
-	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
+	@$(NO_LINES) XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
 
 notebooks: .venv/.docs ## the notebooks executed, as they are committed; make jupyter opens them
 	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python docs/execute.py
@@ -57,7 +60,7 @@ tables: .venv/.run ## what pages take from the registry of methods and from comm
 	done
 
 wheel: .venv/.dev ## build the package, and use it in an empty environment outside of this folder
-	@XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python .ci/wheel.py $(ARGS)
+	@$(NO_LINES) XLA_FLAGS="$(addsuffix false,$(EMITTERS)) $(QUICK)" $(BIN)/python .ci/wheel.py $(ARGS)
 
 coverage: .venv/.dev ## the tests, and which lines of the package none of them runs, in htmlcov
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q --cov --cov-report html $(ARGS)

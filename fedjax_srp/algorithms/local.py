@@ -46,7 +46,13 @@ from fedjax_srp.models.normalization import (
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts.checks import per_example
 from fedjax_srp.xla.backend import platform
-from fedjax_srp.xla.loops import batch_max, fori_loop, most_work, sequential
+from fedjax_srp.xla.loops import (
+    batch_max,
+    fori_loop,
+    mapped_with,
+    most_work,
+    sequential,
+)
 
 # On a CPU, models larger than this are trained one client after the other.
 SEQUENTIAL_BYTES = 128 * 1024
@@ -437,7 +443,7 @@ def local_sgd(
         over_batches = over_random_batches
         if training.steps is None:
             over_batches = over_epochs
-        carry = params, state, losses
+        carry = mapped_with(examples.count, (params, state, losses))
         now = training._replace(work=work)
         return over_batches(take, carry, key, examples, now, first_epoch)
 

@@ -29,6 +29,7 @@ from fedjax_srp.base import (
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.clocks.by_name import read_clock
 from fedjax_srp.contract.checks import (
+    Shapes,
     check_algorithm,
     check_clock,
     check_policy,
@@ -287,52 +288,63 @@ def _counts(data: FederatedSource, split: str) -> Array:
 
 
 Counter = Callable[[FederatedSource], WorkCosts]
-_past_checks: dict[
-    Any, tuple[Sizes, Counter | None]
-] = {}  # by structure and shapes, oldest first
-MAX_PAST_CHECKS = 32
+_past_checks: dict[Any, Any] = {}  # by structure and shapes, oldest first
+MAX_PAST_CHECKS = 64
+
+
+def _once(check: Callable[[], Any], tree: PyTree, *static: Any) -> Any:
+    """The result of a check, kept for trees that differ only in values."""
+    leaves, structure = jax.tree.flatten(tree)
+    shapes = tuple(map(type_of, leaves))
+    cache_key = (structure, shapes, static, numerics(), current_mode())
+    if cache_key not in _past_checks:
+        _past_checks[cache_key] = check()
+        while len(_past_checks) > MAX_PAST_CHECKS:
+            del _past_checks[next(iter(_past_checks))]
+    return _past_checks[cache_key]
 
 
 def _check_contract(
     parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], record_loss: bool
 ) -> tuple[Sizes, Counter | None]:
-    """Check the contract; results are cached for parts and data that differ only in values."""
+    """Check the contract; an algorithm that several policies and clocks train is traced once."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
         raise ValueError(
             f"{name} has shape {jnp.shape(leaf)}, one run takes one number; simulate_seeds(values=...) takes several"
         )
-    leaves, structure = jax.tree.flatten((parts, data))
-    cache_key = (
-        structure,
-        evaluations,
-        (*map(type_of, leaves),),
-        record_loss,
-        numerics(),
-        current_mode(),
-    )
-    if cache_key in _past_checks:
-        return _past_checks[cache_key]
-    checked = check_algorithm(algorithm, data, evaluations, policy, record_loss)
-    sizes = sizes_of(checked)
-    costs_of = None
-    if clock.needs_costs:
-        if checked.charges.communicates is not None:
-            raise ValueError(
-                f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
-                "another clock, such as srp.clocks.Fixed, and add communication afterwards"
-            )
-        costs_of = work_costs(algorithm, policy, data, checked)
-        clock = clock.fit(
-            jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data))
+    asks = policy.needs_global_gradient, str(policy.needs)
+
+    def shapes() -> Shapes:
+        return check_algorithm(algorithm, data, evaluations, policy, record_loss)
+
+    def of_parts() -> tuple[Sizes, Counter | None]:
+        of_algorithm = (algorithm, data)
+        checked = _once(shapes, of_algorithm, evaluations, record_loss, asks)
+        costs_of = _counter(parts, data, checked)
+        timed = clock
+        if costs_of is not None:
+            costs = jax.eval_shape(costs_of, data)
+            timed = clock.fit(jax.tree.map(lambda leaf: np.ones(leaf.shape), costs))
+        times = check_clock(timed, data.num_clients)
+        check_start(algorithm, timed, times)
+        check_policy(policy, times, checked.metrics, evaluations)
+        return sizes_of(checked), costs_of
+
+    return _once(of_parts, (parts, data), evaluations, record_loss)
+
+
+def _counter(parts: Parts, data: FederatedSource, checked: Shapes) -> Counter | None:
+    """Count the costs that the clock needs; None if it needs none."""
+    algorithm, policy, clock = parts
+    if not clock.needs_costs:
+        return None
+    if checked.charges.communicates is not None:
+        raise ValueError(
+            f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
+            "another clock, such as srp.clocks.Fixed, and add communication afterwards"
         )
-    times = check_clock(clock, data.num_clients)
-    check_start(algorithm, clock, times)
-    check_policy(policy, times, checked.metrics, evaluations)
-    _past_checks[cache_key] = sizes, costs_of
-    while len(_past_checks) > MAX_PAST_CHECKS:
-        del _past_checks[next(iter(_past_checks))]
-    return _past_checks[cache_key]
+    return work_costs(algorithm, policy, data, checked)
 
 
 def check_evaluations(

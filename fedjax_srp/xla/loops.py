@@ -115,6 +115,36 @@ def _batch_max_rule(
     return _batch_max(bound), False
 
 
+def mapped_with(by: Array, tree: Any) -> Any:
+    """The same tree, with an entry for each element of every vmap that maps `by`.
+
+    A loop whose carry begins without this axis and gains it in the first trip is traced once more under vmap.
+    """
+    if _reversible.get() or _eager.get():
+        return tree
+    return _mapped_with(by, tree)
+
+
+@custom_vmap
+def _mapped_with(by: Array, tree: Any) -> Any:
+    return tree
+
+
+@_mapped_with.def_vmap
+def _mapped_with_rule(
+    axis_size: int, in_batched: list[Any], by: Array, tree: Any
+) -> tuple[Any, Any]:
+    by_is_batched, of_tree = in_batched
+
+    def with_axis(leaf: Array, is_batched: bool) -> Array:
+        if is_batched or not by_is_batched:
+            return leaf
+        return jnp.broadcast_to(leaf, (axis_size, *leaf.shape))
+
+    is_batched = jax.tree.map(lambda leaf: leaf or by_is_batched, of_tree)
+    return _mapped_with(by, jax.tree.map(with_axis, tree, of_tree)), is_batched
+
+
 def sequential(function: Callable) -> Callable:
     """Make vmap run `function` on one element at a time, also if it closes over tracers.
 

@@ -50,7 +50,7 @@ def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
         by_hand = jax.tree.map(
             lambda p, g: p - eta * g,
             (params, bias),
-            jax.grad(objective, (0, 1))(params, bias),
+            jax.jit(jax.grad(objective, (0, 1)))(params, bias),
         )
         state = run.host_state()
         assert_close(state.server.params, by_hand[0], 1e-9)

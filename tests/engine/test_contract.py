@@ -253,6 +253,28 @@ def test_algorithms_that_keep_the_contract_run(case):
     )
 
 
+def test_an_algorithm_is_traced_once_for_all_policies_and_clocks():
+    traced = []
+
+    def client(key, broadcast, state, value, context):
+        traced.append("client")
+        return ClientOutput(value)
+
+    algorithm = algorithm_of(client, gradient=client_of())
+    dynamic = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
+    parts = [
+        (srp.participation.Full(), None),
+        (srp.participation.Uniform(3), None),
+        (srp.participation.Full(), dynamic),
+    ]
+    for policy, clock in parts:
+        small.prepared(algorithm, DATA, policy, clock, devices=1)
+    assert traced == ["client"]
+    judging = scripted([[0, 1]], needs_global_gradient=True)  # asks for more functions
+    small.prepared(algorithm, DATA, judging, devices=1)
+    assert traced == ["client"] * 2
+
+
 def test_parts_may_return_numbers_of_python_and_numpy():
     def sample(key, state, now):
         return ClientTimes(np.ones(4, np.float32), np.arange(4.0)), state + 1

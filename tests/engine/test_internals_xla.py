@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 import fedjax_srp as srp
 from fedjax_srp.xla import backend, cores
-from fedjax_srp.xla.loops import batch_max, sequential
+from fedjax_srp.xla.loops import batch_max, mapped_with, reversible, sequential
 
 BOUNDS = jnp.array([[1, 4, 2], [0, 3, 5]], jnp.int32)
 
@@ -46,6 +46,45 @@ def test_a_loop_bounded_by_batch_max_keeps_a_scalar_predicate():
     )
     assert predicate_shape(plain) == (3,)
     assert predicate_shape(masked_sum) == ()
+
+
+def test_mapped_with_gives_a_tree_the_axes_of_what_maps_a_value():
+    tree = {"mapped": X, "shared": jnp.float32(3.0)}
+    axes = {"mapped": 0, "shared": None}
+    both = jax.vmap(mapped_with, in_axes=(0, axes), out_axes=axes)
+    with pytest.raises(ValueError, match="out_axes"):
+        both(X, tree)  # the shared number has an entry for each element now
+    of_shared = jax.vmap(mapped_with, in_axes=(None, axes), out_axes=axes)
+    jax.tree.map(np.testing.assert_array_equal, of_shared(X[0], tree), tree)
+    nested = jax.vmap(jax.vmap(mapped_with, in_axes=(0, None)), in_axes=(0, None))
+    found = jax.jit(nested)(BOUNDS, tree["shared"])
+    np.testing.assert_array_equal(found, np.full(BOUNDS.shape, 3.0))
+    with reversible(2):
+        gradient = jax.grad(lambda x: mapped_with(jnp.int32(1), x) ** 2)
+        assert float(gradient(3.0)) == 6.0
+
+
+def test_a_loop_that_begins_with_its_axes_is_mapped_in_fewer_passes():
+    """The body of a loop is mapped until no further part of the carry gains an axis."""
+    passes = []
+    counted = jax.custom_batching.custom_vmap(lambda x: x)
+
+    @counted.def_vmap
+    def one_pass(axis_size, in_batched, x):
+        passes.append(axis_size)
+        return x, in_batched[0]
+
+    def number_of_passes(begin):
+        def run(x, bound):
+            body = lambda i, total: total + counted(x)
+            return jax.lax.fori_loop(0, bound, body, begin(x, jnp.float32(0.0)))
+
+        passes.clear()
+        jax.make_jaxpr(jax.vmap(run, in_axes=(0, None)))(X, 2)
+        return len(passes)
+
+    as_it_is = number_of_passes(lambda x, start: start)
+    assert 0 < number_of_passes(mapped_with) < as_it_is
 
 
 # sequential

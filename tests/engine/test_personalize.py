@@ -31,28 +31,33 @@ CLASSES = [
 ]
 
 
-def score(algorithm, data, evaluation, params, client):
-    """The score of the model with these parameters, by the function of its evaluation."""
-    client_id = jnp.int32(client)
-    train = data.train_client(client_id)
+def function_of(algorithm, data, evaluation):
+    """The function of an evaluation, of parameters and inputs."""
+    train = data.train_client(jnp.int32(0))
 
     def predictor():
         state = algorithm.init(KEY, data)
         own = algorithm.init_client(KEY, state, train)
         return algorithm.evaluations[evaluation](KEY, state, own, train)
 
-    apply = jax.eval_shape(predictor).func  # nothing is trained
-    total, count = data.score(lambda x: apply(params, x), data.test_client(client_id))
+    return jax.eval_shape(predictor).func  # nothing is trained
+
+
+def score(function, data, params, client):
+    """The score of the model with these parameters."""
+    test = data.test_client(jnp.int32(client))
+    total, count = data.score(lambda x: function(params, x), test)
     return total / count
 
 
 def assert_scores_agree(algorithm, data, history):
     for evaluation in algorithm.evaluations:
+        function = function_of(algorithm, data, evaluation)
         for client in (0, 3):
             params = srp.personalize(algorithm, data, history, client, evaluation)
             assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
             np.testing.assert_allclose(
-                score(algorithm, data, evaluation, params, client),
+                score(function, data, params, client),
                 history.accuracies[evaluation][-1, client],
                 rtol=1e-5,
                 err_msg=f"{evaluation} of client {client}",
@@ -97,9 +102,10 @@ def test_seeds_have_models_of_their_own_trained_with_the_batches_of_the_evaluati
     options = OPTIONS | {"keys": jax.random.split(KEY, 2)}
     del options["key"]
     histories = srp.simulate_seeds(FEDREP, data, **options)
+    function = function_of(FEDREP, data, "fine_tune")
     for history in histories:
         params = srp.personalize(FEDREP, data, history, 3)
-        loss = score(FEDREP, data, "fine_tune", params, 3)
+        loss = score(function, data, params, 3)
         np.testing.assert_allclose(loss, history.accuracy[-1, 3], rtol=1e-5)
 
 
