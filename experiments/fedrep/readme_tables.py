@@ -306,6 +306,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     ),
     "ablation": lambda: rivals_table.ablation(runs("ablation"), COLUMNS["ablation"]),
     "of_rounds": round_averages,
+    "search": lambda: searched("search_cpu"),
     "figure5": lambda: by_epochs(results("figure5")),
     "figure5_cifar10": lambda: by_epochs(results("figure5_cifar10")),
     "figure6": lambda: new_clients(results("figure6")),

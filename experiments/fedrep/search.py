@@ -159,7 +159,9 @@ def main(arguments: list[str] | None = None) -> None:
         "rounds": scale.column.num_rounds,
         "steps": scale.steps,
     }
-    curves.save(args, f"search_{args.scale}", facts | {"results": results})
+    curves.save(
+        args, f"search_{args.scale}", facts | {"results": curves.rounded(results)}
+    )
 
 
 if __name__ == "__main__":
