@@ -183,6 +183,8 @@ TABLE = {
     "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
     "depthfl": small(algorithms.DepthFL, ramp_rounds=2),
     "sliding_window": small(algorithms.SlidingWindow),
+    "flexlora": small(algorithms.FlexLoRA, ranks=(1, 3)),
+    "hetlora": small(algorithms.HetLoRA, ranks=(1, 3)),
     "heterofl": small(algorithms.HeteroFL, rates=(0.4, 1.0)),
     "ifca": small(algorithms.IFCA, num_clusters=3, **SIZED),
     "knn_per": small(algorithms.KNNPer, num_neighbours=3),
