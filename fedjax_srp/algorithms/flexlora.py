@@ -24,7 +24,9 @@ class FlexLoRA(RankAlgorithm):
     paper weighs clients by their numbers of examples, `weighting="num_examples"`.
 
     A client sends its matrices; the simulator's message is their product, and the server
-    decomposes one matrix as large as each kernel in every round.
+    decomposes one matrix as large as each kernel in every round. Singular vectors of near
+    values magnify rounding, so that other chunks or devices change matrices by more than
+    the last digits; their products agree.
 
     Evaluations: `global` (the default), the whole model; `fine_tune`, its matrices
     trained on the client; `fine_tune_all`, which is the same with a frozen base.
@@ -60,6 +62,11 @@ class FlexLoRA(RankAlgorithm):
 def factors(product: Array, rank: int) -> dict[str, Array]:
     """Return A and B of a rank whose product is nearest; zeros above the product's own."""
     u, s, vt = jnp.linalg.svd(product, full_matrices=False)
+    # of the two signs of each pair, that of a positive largest entry
+    largest = jnp.argmax(jnp.abs(u), axis=0)
+    signs = jnp.sign(jnp.take_along_axis(u, largest[None], axis=0))
+    u = u * signs
+    vt = vt * signs.T
     missing = max(rank - s.shape[0], 0)
     a = jnp.pad(u[:, :rank], ((0, 0), (0, missing)))
     b = jnp.pad(s[:rank, None] * vt[:rank], ((0, missing), (0, 0)))
