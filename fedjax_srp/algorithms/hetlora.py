@@ -137,8 +137,8 @@ class HetLoRA(RankAlgorithm):
 
     A client of rank r receives the first r columns of each A and rows of each B (models
     are W + scaling A B), and trains them. The server pads what it gets with zeros up to
-    the largest rank and averages with weights |A_i B_i|_F, for each kernel ("sparsity-
-    weighted"), so that the zeros of low ranks dilute less. With equal ranks and
+    the largest rank and averages with weights `|A_i B_i|_F`, for each kernel
+    ("sparsity-weighted"), so that the zeros of low ranks dilute less. With equal ranks and
     `aggregation="zero_padding"` it is `FedAvg` of LoRA. For
     `participation.PartialWork(4)`. The paper's pruning of ranks by the clients is left
     out: ranks follow the speed, and their numbers are our own, since the paper's are for

@@ -99,11 +99,11 @@ class NormTest(_GradientRule):
     (Lau, Liu and Kolar, 2024) takes the test for batches. The mean g of n gradients is
     near the one of all clients if its variance is small beside it,
 
-        sum_i |g_i - g|^2 / (n - 1) / n <= theta^2 |g|^2.
+        `sum_i |g_i - g|^2 / (n - 1) / n <= theta^2 |g|^2`.
 
     A round that fails the test ends the stage. The paper then sets n so that the test
     would hold, here n grows by the policy's factor. The measure is the left side over
-    |g|^2.
+    `|g|^2`.
 
     Args:
         theta: larger values keep cohorts small for longer; 0.5 in the paper.
@@ -132,10 +132,10 @@ class GradientDiversity(_GradientRule):
 
     Yin et al. (2018): with N terms, batches of up to delta B + 1 with
 
-        B = N sum_i |g_i|^2 / |sum_i g_i|^2 = (mean of |g_i|^2) / |g|^2
+        `B = N sum_i |g_i|^2 / |sum_i g_i|^2 = (mean of |g_i|^2) / |g|^2`
 
     converge like single terms. DiveBatch (Chen et al., 2025) sets its batches by it. The
-    terms are clients here, and B is estimated from the cohort: |g|^2 of a few clients is
+    terms are clients here, and B is estimated from the cohort: `|g|^2` of a few clients is
     too large by its variance, which is taken off. Where nothing is left, B is infinite.
     The stage ends after a round in which the next stage's clients are at most delta B +
     1. The measure is B.
