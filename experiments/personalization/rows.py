@@ -58,6 +58,10 @@ LEFT_OUT = {
         ("fedphp", "feddbe", "ifca", "feddwa", "q_fedavg", "afl"),
         "came after the runs of the table",
     ),
+    **dict.fromkeys(
+        ("depthfl", "sliding_window", "hetlora", "flexlora"),
+        "came after the runs of the table",
+    ),
 } | dict.fromkeys(
     (
         "srpfl",

@@ -241,7 +241,7 @@ class Growing(ParticipationPolicy):
 
     Args:
         initial: participants of the first stage; at least 2 for rules about gradients.
-        rule: when a stage ends, a rule or its text, `"LossPlateau(patience=3)"`.
+        criterion: when a stage ends, a rule or its text, `"LossPlateau(patience=3)"`.
         pool: clients drawn uniformly without replacement; None for all clients, without
             a draw.
         redraw: draw the pool in every "round", or once per "stage".
@@ -256,17 +256,17 @@ class Growing(ParticipationPolicy):
     """
 
     initial: Count = 10
-    rule: GrowthRule = NormTest()
+    criterion: GrowthRule = NormTest()
     pool: Count | None = None
     redraw: Literal["round", "stage"] = "round"
     by: Literal["realised", "expected"] = "realised"
     growth: Growth = 2
 
     def __post_init__(self) -> None:
-        least = self.rule.least_clients
+        least = self.criterion.least_clients
         if self.initial < least:
             raise ValueError(
-                f"growing: initial={self.initial}: {type(self.rule).__name__} compares "
+                f"growing: initial={self.initial}: {type(self.criterion).__name__} compares "
                 f"clients; give at least {least}"
             )
         if self.pool is not None:
@@ -275,12 +275,12 @@ class Growing(ParticipationPolicy):
     @property
     @override
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rule.needs
+        return self.criterion.needs
 
     @property
     @override
     def needs_global_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rule.needs_global_gradient
+        return self.criterion.needs_global_gradient
 
     @override
     def init(self, key: Key, num_clients: int) -> GrowingState:
@@ -290,7 +290,7 @@ class Growing(ParticipationPolicy):
         return GrowingState(
             stage=jnp.int32(0),
             key=key,
-            rule=self.rule.init(),
+            rule=self.criterion.init(),
             measure=jnp.asarray(jnp.nan, dtype=float),
             is_over=jnp.asarray(False),
         )
@@ -306,7 +306,7 @@ class Growing(ParticipationPolicy):
 
     @override
     def update(self, state: GrowingState, info: RoundInfo) -> GrowingState:
-        verdict = self.rule.judge(state.rule, info, self.growth)
+        verdict = self.criterion.judge(state.rule, info, self.growth)
         return GrowingState(
             stage=info.stage + verdict.is_over.astype(jnp.int32),
             key=state.key,
