@@ -101,6 +101,8 @@ def methods() -> list[list[str]]:
         sent, kept = (
             in_words(layers, row.head_layers) for layers in parts(method.algorithm)
         )
+        if method.algorithm.model.name == "lora":
+            sent = "low-rank matrices"
         default = next(iter(method.algorithm.evaluations))
         codes = [
             f"`{word}`"

@@ -630,7 +630,7 @@ PARTS = {
         {"initial": 11},
         {"pool": 11, "initial": 2},
         {"pool": 3, "initial": 4},
-        *each("rule", ("normtest", "Doubling()", participation.Full())),
+        *each("criterion", ("normtest", "Doubling()", participation.Full())),
         initial=4,
     ),
     "statistical accuracy": policy(

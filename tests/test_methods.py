@@ -87,6 +87,8 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fedat": {"mu": 0.4, "num_tiers": 5},
     "depthfl": {"least_blocks": 1, "distillation": 1.0, "ramp_rounds": 300},
     "sliding_window": {"least_blocks": 1},
+    "flexlora": {"ranks": (1, 2, 4, 8)},
+    "hetlora": {"ranks": (1, 2, 4, 8), "aggregation": "sparsity"},
     "heterofl": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
     "fedrolex": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
     "fjord": {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},

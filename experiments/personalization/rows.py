@@ -60,6 +60,10 @@ LEFT_OUT = {
     **dict.fromkeys(
         ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
     ),
+    **dict.fromkeys(
+        ("depthfl", "sliding_window", "hetlora", "flexlora", "fedcac", "gpfl", "fedcp"),
+        "came after the runs of the table",
+    ),
 } | dict.fromkeys(
     (
         "srpfl",

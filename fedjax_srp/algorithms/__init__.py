@@ -35,7 +35,9 @@ from fedjax_srp.algorithms.fedsgd import FedSGD
 from fedjax_srp.algorithms.fedvarp import FedVARP
 from fedjax_srp.algorithms.fjord import FjORD
 from fedjax_srp.algorithms.gpfl import GPFL
+from fedjax_srp.algorithms.flexlora import FlexLoRA
 from fedjax_srp.algorithms.heterofl import HeteroFL
+from fedjax_srp.algorithms.hetlora import HetLoRA
 from fedjax_srp.algorithms.hf_maml import HFMAML
 from fedjax_srp.algorithms.ifca import IFCA
 from fedjax_srp.algorithms.knn_per import KNNPer
@@ -94,6 +96,8 @@ __all__ = [
     "FedSGD",
     "FedVARP",
     "FjORD",
+    "FlexLoRA",
+    "HetLoRA",
     "HeteroFL",
     "KNNPer",
     "LGFedAvg",

@@ -56,8 +56,8 @@ FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
 SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
 # A unit of work for each of the five rates.
 NARROW = MappingProxyType({"max_work": 5, "on_time": 0.5})
-# A unit of work for each of the four blocks.
-DEEP = MappingProxyType({"max_work": 4, "on_time": 0.5})
+# A unit of work for each of the four blocks, or ranks.
+FOUR = MappingProxyType({"max_work": 4, "on_time": 0.5})
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
@@ -117,8 +117,10 @@ _ROWS: dict[str, Recipe] = {
     "heterofl": Recipe(algorithms.HeteroFL, "partial_work", 1, "HeteroFL", None, None, "Diao et al. 2021, rates by units of work", NARROW),  # noqa: E501
     "fedrolex": Recipe(algorithms.FedRolex, "partial_work", 1, "FedRolex", None, None, "Alam et al. 2022, rates by units of work", NARROW),  # noqa: E501
     "fjord": Recipe(algorithms.FjORD, "partial_work", 1, "FjORD", None, None, "Horvath et al. 2021, without distillation", NARROW),  # noqa: E501
-    "depthfl": Recipe(algorithms.DepthFL, "partial_work", 1, "DepthFL", None, None, "Kim et al. 2023, DepthFL (FedAvg), depths by units of work", DEEP),  # noqa: E501
-    "sliding_window": Recipe(algorithms.SlidingWindow, "partial_work", 1, "Sliding window", None, None, "the window of FedEL, Zhang et al. 2025, without its choice of tensors", DEEP),  # noqa: E501
+    "depthfl": Recipe(algorithms.DepthFL, "partial_work", 1, "DepthFL", None, None, "Kim et al. 2023, DepthFL (FedAvg), depths by units of work", FOUR),  # noqa: E501
+    "sliding_window": Recipe(algorithms.SlidingWindow, "partial_work", 1, "Sliding window", None, None, "the window of FedEL, Zhang et al. 2025, without its choice of tensors", FOUR),  # noqa: E501
+    "hetlora": Recipe(algorithms.HetLoRA, "partial_work", 1, "HetLoRA", None, None, "Cho et al. 2024, ranks by units of work, without pruning", FOUR),  # noqa: E501
+    "flexlora": Recipe(algorithms.FlexLoRA, "partial_work", 1, "FlexLoRA", None, None, "Bai et al. 2024, ranks by units of work", FOUR),  # noqa: E501
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501

@@ -124,8 +124,10 @@ def read_policy(text: str, num_clients: int | None = None) -> ParticipationPolic
 
 def _read_rule(text: str) -> GrowthRule:
     remedy = "give e.g. NormTest(0.5) or LossPlateau(patience=3), see srp.participation"
-    return as_annotated("rule", read_part("rule", text, _RULES, remedy), GrowthRule)
+    return as_annotated(
+        "criterion", read_part("criterion", text, _RULES, remedy), GrowthRule
+    )
 
 
 reads_texts(ParticipationPolicy, "participation", read_policy)
-reads_texts(GrowthRule, "rule", _read_rule)
+reads_texts(GrowthRule, "criterion", _read_rule)

@@ -99,11 +99,11 @@ class NormTest(_GradientRule):
     (Lau, Liu and Kolar, 2024) takes the test for batches. The mean g of n gradients is
     near the one of all clients if its variance is small beside it,
 
-        sum_i |g_i - g|^2 / (n - 1) / n <= theta^2 |g|^2.
+        `sum_i |g_i - g|^2 / (n - 1) / n <= theta^2 |g|^2`.
 
     A round that fails the test ends the stage. The paper then sets n so that the test
     would hold, here n grows by the policy's factor. The measure is the left side over
-    |g|^2.
+    `|g|^2`.
 
     Args:
         theta: larger values keep cohorts small for longer; 0.5 in the paper.
@@ -132,10 +132,10 @@ class GradientDiversity(_GradientRule):
 
     Yin et al. (2018): with N terms, batches of up to delta B + 1 with
 
-        B = N sum_i |g_i|^2 / |sum_i g_i|^2 = (mean of |g_i|^2) / |g|^2
+        `B = N sum_i |g_i|^2 / |sum_i g_i|^2 = (mean of |g_i|^2) / |g|^2`
 
     converge like single terms. DiveBatch (Chen et al., 2025) sets its batches by it. The
-    terms are clients here, and B is estimated from the cohort: |g|^2 of a few clients is
+    terms are clients here, and B is estimated from the cohort: `|g|^2` of a few clients is
     too large by its variance, which is taken off. Where nothing is left, B is infinite.
     The stage ends after a round in which the next stage's clients are at most delta B +
     1. The measure is B.
@@ -241,7 +241,7 @@ class Growing(ParticipationPolicy):
 
     Args:
         initial: participants of the first stage; at least 2 for rules about gradients.
-        rule: when a stage ends, a rule or its text, `"LossPlateau(patience=3)"`.
+        criterion: when a stage ends, a rule or its text, `"LossPlateau(patience=3)"`.
         pool: clients drawn uniformly without replacement; None for all clients, without
             a draw.
         redraw: draw the pool in every "round", or once per "stage".
@@ -256,17 +256,17 @@ class Growing(ParticipationPolicy):
     """
 
     initial: Count = 10
-    rule: GrowthRule = NormTest()
+    criterion: GrowthRule = NormTest()
     pool: Count | None = None
     redraw: Literal["round", "stage"] = "round"
     by: Literal["realised", "expected"] = "realised"
     growth: Growth = 2
 
     def __post_init__(self) -> None:
-        least = self.rule.least_clients
+        least = self.criterion.least_clients
         if self.initial < least:
             raise ValueError(
-                f"growing: initial={self.initial}: {type(self.rule).__name__} compares "
+                f"growing: initial={self.initial}: {type(self.criterion).__name__} compares "
                 f"clients; give at least {least}"
             )
         if self.pool is not None:
@@ -275,12 +275,12 @@ class Growing(ParticipationPolicy):
     @property
     @override
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rule.needs
+        return self.criterion.needs
 
     @property
     @override
     def needs_global_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rule.needs_global_gradient
+        return self.criterion.needs_global_gradient
 
     @override
     def init(self, key: Key, num_clients: int) -> GrowingState:
@@ -290,7 +290,7 @@ class Growing(ParticipationPolicy):
         return GrowingState(
             stage=jnp.int32(0),
             key=key,
-            rule=self.rule.init(),
+            rule=self.criterion.init(),
             measure=jnp.asarray(jnp.nan, dtype=float),
             is_over=jnp.asarray(False),
         )
@@ -306,7 +306,7 @@ class Growing(ParticipationPolicy):
 
     @override
     def update(self, state: GrowingState, info: RoundInfo) -> GrowingState:
-        verdict = self.rule.judge(state.rule, info, self.growth)
+        verdict = self.criterion.judge(state.rule, info, self.growth)
         return GrowingState(
             stage=info.stage + verdict.is_over.astype(jnp.int32),
             key=state.key,

@@ -188,6 +188,9 @@ TABLE = {
     "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
     "depthfl": small(algorithms.DepthFL, ramp_rounds=2),
     "sliding_window": small(algorithms.SlidingWindow),
+    # singular vectors of near singular values magnify rounding
+    "flexlora": small(algorithms.FlexLoRA, rounding=1e-3, ranks=(2, 2)),
+    "hetlora": small(algorithms.HetLoRA, ranks=(1, 3)),
     "heterofl": small(algorithms.HeteroFL, rates=(0.4, 1.0)),
     "ifca": small(algorithms.IFCA, num_clusters=3, **SIZED),
     "knn_per": small(algorithms.KNNPer, num_neighbours=3),

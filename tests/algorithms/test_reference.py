@@ -43,7 +43,9 @@ def test_every_algorithm_on_examples_has_a_reference():
         "fedbuff",
         "fedrolex",
         "fjord",
+        "flexlora",
         "heterofl",
+        "hetlora",
         "knn_per",
         "sliding_window",
     }  # other files

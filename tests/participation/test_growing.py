@@ -200,7 +200,7 @@ def test_methods_and_texts_know_the_rules():
         model=model,
         participation="growing",
         initial=4,
-        rule="GradientDiversity(delta=0.5)",
+        criterion="GradientDiversity(delta=0.5)",
         growth=3,
     )
     assert method.participation == expected
