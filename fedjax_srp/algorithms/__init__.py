@@ -34,8 +34,8 @@ from fedjax_srp.algorithms.fedrolex import FedRolex
 from fedjax_srp.algorithms.fedsgd import FedSGD
 from fedjax_srp.algorithms.fedvarp import FedVARP
 from fedjax_srp.algorithms.fjord import FjORD
-from fedjax_srp.algorithms.gpfl import GPFL
 from fedjax_srp.algorithms.flexlora import FlexLoRA
+from fedjax_srp.algorithms.gpfl import GPFL
 from fedjax_srp.algorithms.heterofl import HeteroFL
 from fedjax_srp.algorithms.hetlora import HetLoRA
 from fedjax_srp.algorithms.hf_maml import HFMAML

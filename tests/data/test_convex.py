@@ -53,7 +53,9 @@ def test_clients_are_scored_by_their_training_loss(data):
         assert_allclose([total / count, losses.mean()], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "fedas", "gpfl", "knn_per"])
+@pytest.mark.parametrize(
+    "name", ["fedproto", "fedpac", "fedrod", "fedas", "gpfl", "knn_per"]
+)
 def test_methods_that_count_classes_refuse_numbers(name):
     numbers = srp.data.training_loss(CLASSES, srp.models.half_square)  # integers
     model = srp.models.LinearRegression(numbers.example_shape)
