@@ -305,9 +305,12 @@ def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(
     load = runs.load_data
 
     def while_loading(other_process):
-        monkeypatch.setattr(
-            runs, "load_data", lambda given: (other_process(), load(given))[1]
-        )
+        def loaded(given):
+            monkeypatch.setattr(runs, "load_data", load)
+            other_process()
+            return load(given)
+
+        monkeypatch.setattr(runs, "load_data", loaded)
 
     with contextlib.ExitStack() as other:
 

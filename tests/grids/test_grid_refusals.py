@@ -57,3 +57,11 @@ def test_errors_found_without_compiling_are_raised_before_anything_runs(
     options = {"method": "fedavg"} | options
     with refused(f"^grid: seed=0 and 1 more runs: .*{message}"):
         grid(tmp_path, {"seed": [0, 1]}, options=options, batch=1)
+
+
+def test_a_cost_where_rounds_overlap_is_refused_beside_a_free_one(tmp_path, monkeypatch):
+    """Both runs are one program."""
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    options = {"method": "fedbuff", "k": 2}
+    with refused(r"^grid: communication=3: communication=3: .* overlap.*the clock"):
+        grid(tmp_path, {"communication": [0.0, 3.0]}, options=options, batch=1)

@@ -391,7 +391,8 @@ class Run:
             )
             record["method"] = record["method"] | {"algorithm": kinds}
             record["of method"] = algorithm.get("model")
-        return json.dumps([record, repr(self.settings)], sort_keys=True)
+        facts = [record, repr(self.settings), self.communication]
+        return json.dumps(facts, sort_keys=True)
 
     def check(self, most_devices: int | None) -> None:
         """Trace the run; a ValueError for what is wrong, see `request`."""
