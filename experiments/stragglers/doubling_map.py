@@ -81,16 +81,19 @@ def variants(scale: Scale) -> dict[str, dict[str, Any]]:
     return found
 
 
-def rounds_of(grid: Any) -> pd.DataFrame:
+def rounds_of(grid: Any, num_rounds: int) -> pd.DataFrame:
     """Return a row for each federation, length of stages, seed and round."""
     parts = []
     for name, run in grid.histories.items():
         values = grid.values[name]
-        length = values["variant"].partition(", ")[2]
+        text = values["variant"].partition(", ")[2]
+        length = 0 if text == "None" else int(text)
+        cohorts = cohort_sizes(run.num_clients, length, num_rounds)
+        assert (run.cohort_size == cohorts).all()  # the rules count on them
         part = {
             "clients": run.num_clients,
             "classes": values["classes_per_client"],
-            "length": 0 if length == "None" else int(length),
+            "length": length,
             "seed": values["seed"],
             "round": run.eval_round,
             "size": run.cohort_size,
@@ -233,7 +236,7 @@ def main() -> None:
     results = scripts.results_folder(args)
     axes = {"classes_per_client": scale.classes, "seed": range(scale.seeds)}
     grid = scripts.run_grid(args, variants=variants(scale), axes=axes, options=OPTIONS)
-    frame = rounds_of(grid)
+    frame = rounds_of(grid, scale.rounds)
     points, factor = speed_ups(rounds_needed(frame), scale)
     errors = rule_errors(points)
     for name, table, form in (
