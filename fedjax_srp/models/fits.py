@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,16 @@ from fedjax_srp.parts.checks import per_example
 from fedjax_srp.parts.part import remedy_of
 
 ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
+
+
+@jax.jit  # for its shapes, which JAX keeps for models that differ only in values
+def _outputs_of(model: Any, x: Array, key: Key) -> Array:
+    return model.logits(model.init(key), x, key)
+
+
+@jax.jit  # likewise
+def _losses_of(model: Any, outputs: Array, y: Array) -> Any:
+    return model.loss(outputs, y)
 
 
 class _Misfit(NamedTuple):
@@ -89,11 +99,8 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
         )
         return _Misfit("takes classes", f"labels that are {y.dtype}; {remedy}")
 
-    def outputs_of(x: Array, key: Key) -> Array:
-        return model.logits(model.init(key), x, key)
-
     inputs = jax.ShapeDtypeStruct(x.shape, model.input_dtype)
-    outputs = jax.eval_shape(outputs_of, inputs, jax.random.key(0))
+    outputs = jax.eval_shape(_outputs_of, model, inputs, jax.random.key(0))
     returns = f"returns {outputs.shape[1:]} for an example"
     labels = f"labels of shape {y.shape[1:]}"
     if model.takes_classes:
@@ -110,8 +117,8 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
         with jax.numpy_dtype_promotion(
             "standard"
         ):  # a regression may have integer labels
-            per_example(jax.eval_shape(model.loss, outputs, y), len(y))
-            is_broadcast = _pairs_all(model.loss, outputs, y)
+            per_example(jax.eval_shape(_losses_of, model, outputs, y), len(y))
+            is_broadcast = _pairs_all(model, outputs, y)
     except (TypeError, ValueError) as error:
         reason = str(error)
         remedy = remedy_of(error)  # after the first of JAX's lines
@@ -128,8 +135,8 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
     return None
 
 
-def _pairs_all(loss: Callable[[Array, Array], Array], outputs: Any, y: Any) -> bool:
-    """Return True if a loss broadcasts outputs (batch, 1) and labels (batch,) to (batch, batch).
+def _pairs_all(model: Any, outputs: Any, y: Any) -> bool:
+    """Return True if its loss broadcasts outputs (batch, 1) and labels (batch,) to (batch, batch).
 
     It then takes another number of labels than of outputs, and computes values with both numbers in
     their shape.
@@ -138,7 +145,7 @@ def _pairs_all(loss: Callable[[Array, Array], Array], outputs: Any, y: Any) -> b
     some_outputs = jax.ShapeDtypeStruct((num_outputs, *outputs.shape[1:]), outputs.dtype)
     some_labels = jax.ShapeDtypeStruct((num_labels, *y.shape[1:]), y.dtype)
     try:
-        traced = jax.make_jaxpr(loss)(some_outputs, some_labels)
+        traced = _losses_of.trace(model, some_outputs, some_labels).jaxpr
     except Exception:  # of any type: the loss is not ours
         return False
     is_like_a_loss = [value.shape for value in traced.out_avals] == [(num_outputs,)]

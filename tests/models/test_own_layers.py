@@ -1,11 +1,13 @@
 """Models of custom layers: modules, convolutions, and layers that do not fit."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import assert_close, refused
+from reference.small import assert_close, changed, refused
 
 import fedjax_srp as srp
 
@@ -179,3 +181,19 @@ def test_outputs_that_do_not_fit_the_labels_are_refused(case):
         srp.simulate(
             srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False
         )
+
+
+def test_equal_models_are_tried_on_examples_of_equal_shapes_once():
+    labels = []
+
+    def loss(outputs, y):
+        labels.append(len(y))
+        return srp.models.cross_entropy(outputs, y)
+
+    model = changed(srp.models.MLP((8, 8), 10, hidden=()), loss=loss)
+    data = images(np.arange(20) % 10)
+    for equal in (model, dataclasses.replace(model)):
+        equal.check_fits(data)
+    assert labels.count(20) == 1
+    dataclasses.replace(model, num_classes=11).check_fits(data)
+    assert labels.count(20) == 2
