@@ -456,3 +456,26 @@ def test_no_stages_are_shorter_than_the_shortest_of_the_lemmas(import_from, chat
     assert min(times) >= shortest * (1 - 1e-9)
     plan = theory.schedule(a, clients, 1, chat, cost)
     assert shortest <= plan.time * (1 + 1e-9)
+
+
+def test_ties_of_doubling_and_everybody(import_from):
+    ties = import_from("messages")("ties")
+    of_sizes = ties.order_statistics(10, ties.exponential)
+    # H_10 - H_(10 - n) over H_10, by 4,000 draws
+    means = [theory.order_statistic_mean(n, 10) for n in range(1, 11)]
+    np.testing.assert_allclose(of_sizes, np.array(means) / means[-1], rtol=0.06)
+    assert of_sizes[-1] == pytest.approx(1)
+    linked = ties.order_statistics(10, ties.exponential, (0.5,))
+    assert (linked > of_sizes).all()
+
+    run = ties.Run(
+        np.array([50.0, 80.0, 90.0]), np.array([2, 2, 10]), np.ones(3), 10, 20, 70.0
+    )
+    assert run.rounds_to(80.0) == 2
+    assert run.rounds_to(95.0) is None
+    assert ties.time_to(run, 90.0, of_sizes) == pytest.approx(2 * of_sizes[1] + 1)
+    assert ties.time_to(run, 95.0, of_sizes) == np.inf
+    # 8 + 4 c = 2 + 7 c
+    assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 7])) == pytest.approx(2)
+    assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 4])) == np.inf
+    assert np.isnan(ties.tie_of(np.array([8.0, np.inf]), np.array([4, 0])))
