@@ -475,7 +475,7 @@ FEDREP = [
         "the optimal learning rates for FedAvg were also typically the optimal base learning rates for the other "
         "methods", "appendix A.2", IN_PART, searched_steps,
         f"{OTHER}: digits, 60 rounds, one seed, steps 0.01, 0.03, 0.1 and 0.3, by validation; SCAFFOLD and "
-        "FedRep want a smaller one; L2GD with another seed, 100 rounds", 
+        "FedRep want a smaller one; L2GD with another seed, 100 rounds",
         ("search_cpu.json", "search_l2gd.json"), "search.py",
     ),
     Claim(
