@@ -31,7 +31,6 @@ from fedjax_srp.models.exits import (
     ended_after,
     exit_logits,
     init_exits,
-    mean_logits,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts.checks import check_choice
@@ -189,7 +188,12 @@ class DepthFL(DepthAlgorithm):
         self, key: Key, server: DepthServerState, state: Any, examples: Examples
     ):
         """The mean of the logits of all the global model's classifiers."""
-        return Partial(mean_logits, self.model, server.params, server.exits)
+        return Partial(self.mean_logits, server)
+
+    def mean_logits(self, trained: DepthServerState, x: Array) -> Array:
+        """The mean over all classifiers, (batch, num_classes)."""
+        logits = exit_logits(self.model, trained.params, trained.exits, x)
+        return jnp.mean(logits, axis=1)
 
     @property
     @override

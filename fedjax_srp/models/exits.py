@@ -120,13 +120,6 @@ def exit_logits(
     return apply(model._augmented(x, key))
 
 
-def mean_logits(
-    model: SplitModel, params: SplitParams, exits: dict[str, PyTree], x: Array
-) -> Array:
-    """The mean of the logits of all classifiers, (batch, num_classes)."""
-    return jnp.mean(exit_logits(model, params, exits, x), axis=1)
-
-
 def ended_after(model: SplitModel, name: str, cut: str | None = None) -> Split:
     """Return the model that ends with the classifier after a layer.
 

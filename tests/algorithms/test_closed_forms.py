@@ -33,6 +33,7 @@ from setting import (
 )
 
 import fedjax_srp as srp
+from fedjax_srp.participation.by_name import CLASSES
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -204,6 +205,7 @@ POLICIES = (
     srp.participation.Uniform(3),
     srp.participation.Fastest(3),
     srp.participation.Doubling(2, 1),
+    srp.participation.Growing(2, srp.participation.LossPlateau(0)),
     srp.participation.PartialWork(3, 0.5),
     srp.participation.StatisticalAccuracy(2),
     srp.participation.Buffered(2),
@@ -217,8 +219,7 @@ POLICIES = (
 
 
 def test_all_policies_are_listed():
-    names = {type(policy).__name__ for policy in POLICIES}
-    assert names == set(srp.participation.__all__)
+    assert {type(policy) for policy in POLICIES} == {*CLASSES}
 
 
 @pytest.mark.long
