@@ -73,8 +73,8 @@ class FedCAC(GlobalModel):
 
     Args:
         training: of the clients; weighting is that of the global model.
-        critical_share: tau, of the parameters of each array; 0.5 in the paper.
-        collaboration_rounds: beta; 100 in the paper for CIFAR-10.
+        critical_share: tau, of the parameters of each array; 0.5 for CIFAR-10 in the library FLing.
+        collaboration_rounds: beta; 100 for CIFAR-10 in FLing, 170 for CIFAR-100.
 
     Example:
         >>> import fedjax_srp as srp
