@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms.hetlora import RankAlgorithm
 from fedjax_srp.base import Examples, FederatedAlgorithm, RoundContext, Uncharged
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings
@@ -101,7 +102,7 @@ def methods() -> list[list[str]]:
         sent, kept = (
             in_words(layers, row.head_layers) for layers in parts(method.algorithm)
         )
-        if method.algorithm.model.name == "lora":
+        if isinstance(method.algorithm, RankAlgorithm):
             sent = "low-rank matrices"
         default = next(iter(method.algorithm.evaluations))
         codes = [
