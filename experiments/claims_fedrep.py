@@ -513,8 +513,8 @@ FEDREP = [
         "behind where they have all, and on digits an untrained representation does as well",
         (
             "figure6_letters.json", "figure6_letter_classes.json", "figure6_femnist.json", "figure6.json",
-            "figure6_controls_ten_letters.json", "figure6_controls_letter_classes.json", "figure6_controls_letters.json",
-            "figure6_controls_digits.json",
+            "figure6_controls_ten_letters.json", "figure6_controls_letter_classes.json",
+            "figure6_controls_letters.json", "figure6_controls_digits.json",
         ),
         "figure6.py",
     ),
