@@ -72,10 +72,8 @@ def pytest_collection_modifyitems(config, items):
                 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _room_for_programs():
+def make_room_for_programs():
     """Free compiled programs: each takes memory areas, Linux allows a process 65,530, and XLA crashes beyond."""
-    yield
     for free in (
         program._jitted.cache_clear,
         jax.clear_caches,
@@ -83,6 +81,19 @@ def _room_for_programs():
         areas = Path("/proc/self/maps")
         if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
             free()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_programs():
+    yield
+    make_room_for_programs()
+
+
+@pytest.fixture
+def room_for_programs():
+    """Make room after a test that compiles as much as a module of others."""
+    yield
+    make_room_for_programs()
 
 
 # rooms whose tests do not compare records of own code; those of `lab` do

@@ -27,6 +27,7 @@ def call(path, words, monkeypatch):
     runpy.run_path(str(path), run_name="__main__")
 
 
+@pytest.mark.usefixtures("room_for_programs")
 @pytest.mark.short("fedavg_representation/figure1")
 @pytest.mark.parametrize("script", CALLS)
 def test_scripts_run(script, monkeypatch, tmp_path):
