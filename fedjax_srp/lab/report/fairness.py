@@ -81,7 +81,7 @@ def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
             named = instead.setdefault(UNSENT_MEANS[judged_by], {})
             named[label(history.name)] = None
     return [
-        "fine_tune starts from a mean of personal parts that clients never send; "
+        "the evaluation fine_tune starts from a mean of personal parts that clients never send; "
         f"what clients hold is judged by {evaluation}: {', '.join(names)}"
         for evaluation, names in instead.items()
     ]
