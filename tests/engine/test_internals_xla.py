@@ -59,6 +59,9 @@ def test_mapped_with_gives_a_tree_the_axes_of_what_maps_a_value():
     nested = jax.vmap(jax.vmap(mapped_with, in_axes=(0, None)), in_axes=(0, None))
     found = jax.jit(nested)(BOUNDS, tree["shared"])
     np.testing.assert_array_equal(found, np.full(BOUNDS.shape, 3.0))
+    # `jax.jacfwd` is a vmap over tangents alone
+    sums = lambda x: jax.vmap(lambda n: mapped_with(n, x * X))(BOUNDS).sum((0, 1))
+    np.testing.assert_array_equal(jax.jacfwd(sums)(2.0), len(BOUNDS) * X.sum())
     with reversible(2):
         gradient = jax.grad(lambda x: mapped_with(jnp.int32(1), x) ** 2)
         assert float(gradient(3.0)) == 6.0
