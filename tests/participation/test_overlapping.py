@@ -78,11 +78,8 @@ def play(name, world):
         if is_tiered:
             of_tiers = tiers_of(times.expected.tolist(), policy)
             members = [[i for i in order if i in tier][: policy.k] for tier in of_tiers]
-            end, tier, outcome, begun = queue.step(
-                number, start, members, realised, stays
-            )
+            tier, step = queue.step(number, start, members, realised, stays)
             assert int(cohort.stage) == tier
-            step = arena.Delivered(outcome.reported, begun, end, outcome.wasted)
         else:
             step = queue.step(number, start, order, realised, stays)
         yield cohort, start, step
@@ -97,7 +94,7 @@ def test_overlapping_rounds_equal_an_event_simulation(name, world):
         smaller = empty = 0
         for cohort, start, step in play(name, world):
             ids = cohort.client_ids[: int(cohort.size)].tolist()
-            assert ids == [getattr(job, "client", job) for job in step.jobs]
+            assert ids == [job.client for job in step.jobs]
             begun = cohort.jobs.client_ids[: int(cohort.jobs.size)].tolist()
             assert begun == sorted(step.begun)
             lasted = pytest.approx(step.end - start, rel=1e-9, abs=1e-9)
@@ -112,18 +109,24 @@ def test_overlapping_rounds_equal_an_event_simulation(name, world):
 
 
 # The engine: a client sends the server's number at the beginning of its job, which is the number of steps so far.
+# The server also adds up the rounds in which jobs begin.
+
+
+def add_rounds(key, server, mean, context):
+    return server[0], server[1], server[2] + mean * context.cohort_size.astype(float)
+
 
 BEGIN = Phase(
     "finish",
     lambda server, context: server[0],
-    lambda key, steps, state, value, context: ClientOutput((), steps),
-    lambda key, server, mean, context: server,
+    lambda key, steps, state, value, context: ClientOutput(context.round + 1, steps),
+    add_rounds,
     over="next",
 )
 
 
 def step_of_server(key, server, mean, context):
-    return server[0] + 1, server[1] + mean
+    return server[0] + 1, server[1] + mean, server[2]
 
 
 ROUND = Phase(
@@ -133,7 +136,7 @@ ROUND = Phase(
     step_of_server,
 )
 STEPS = made_algorithm(
-    init=lambda key, data: (jnp.zeros(()), jnp.zeros(())),
+    init=lambda key, data: (jnp.zeros(()),) * 3,
     init_client=lambda key, server, value: jnp.zeros(()),
     asynchronous=True,
     phases=(ROUND, BEGIN),
@@ -151,14 +154,16 @@ def run(participation, clock, algorithm=STEPS, **options):
     [
         ("three", "intervals_failing", {"devices": 2, "chunk_size": 1}),
         ("three_of_four", "markov", {"chunk_size": 3}),
+        ("tiers", "markov", {}),
     ],
 )
 def test_a_job_has_the_model_of_its_beginning(name, world, options):
     with jax.enable_x64(True):
         history = run(POLICIES[name], WORLDS[world], **options)
-        steps, total, at_round, old = 0, 0.0, [], 0
+        steps, total, at_round, old, rounds = 0, 0.0, [], 0, 0
         for number, (_, _, step) in enumerate(play(name, world)):
             at_round.append(steps)
+            rounds += number * len(step.begun)
             assert history.cohort_size[number] == len(step.jobs)
             assert history.metrics["wasted_time"][number] == pytest.approx(
                 step.wasted, rel=1e-6, abs=1e-6
@@ -172,6 +177,7 @@ def test_a_job_has_the_model_of_its_beginning(name, world, options):
         assert [float(part) for part in history.server_state] == [
             steps,
             pytest.approx(total),
+            rounds,
         ]
 
 
