@@ -108,6 +108,30 @@ def test_overlapping_rounds_equal_an_event_simulation(name, world):
         assert empty > 0 or world != "hardly"
 
 
+@pytest.mark.parametrize(
+    "policy", [participation.Buffered(1), participation.AsynchronousTiers(1, tiers=2)]
+)
+def test_a_job_goes_on_while_the_server_waits_for_a_client(policy):
+    first = srp.ClientTimes(
+        expected=jnp.array([1.0, 4.0]),
+        realised=jnp.array([1.0, 4.0]),
+        available=jnp.array([True, True]),
+        stays=jnp.array([jnp.inf, jnp.inf]),
+        wait=jnp.zeros(()),
+    )
+    # at time 1 nobody is there for 2 time units, and client 1 still has 3 to work
+    second = first._replace(
+        realised=jnp.array([4.0, 4.0]),
+        available=jnp.array([True, False]),
+        wait=jnp.asarray(2.0),
+    )
+    state = policy.init(KEY, 2)
+    for times, client in ((first, 0), (second, 1)):
+        cohort, state = policy.select(KEY, state, times)
+        assert cohort.client_ids[: cohort.size].tolist() == [client]
+        assert float(cohort.duration) == 1.0
+
+
 # The engine: a client sends the server's number at the beginning of its job, which is the number of steps so far.
 # The server also adds up the rounds in which jobs begin.
 
