@@ -30,6 +30,7 @@ from fedjax_srp.base import (
     ClientOutput,
     Examples,
     FederatedAlgorithm,
+    JobsBy,
     Key,
     PyTree,
     RoundContext,
@@ -243,6 +244,7 @@ class ModelsOfStages(GlobalModel):
     """
 
     asynchronous: ClassVar[bool] = True
+    jobs_by: ClassVar[JobsBy] = "stage"
 
     def of_params(self, params: SplitParams) -> Any:
         """The state in which every stage has these parameters."""

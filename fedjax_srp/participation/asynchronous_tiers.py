@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
+from fedjax_srp.base import Array, ClientTimes, Cohort, JobsBy, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import (
     available_among,
     check_at_most,
@@ -78,6 +78,7 @@ class AsynchronousTiers(ParticipationPolicy):
 
     name: ClassVar[str] = "asynchronous_tiers"
     asynchronous: ClassVar[bool] = True
+    jobs_by: ClassVar[tuple[JobsBy, ...]] = ("client", "stage")
     k: Count = 10
     tiers: Count = 5
 
