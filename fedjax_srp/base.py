@@ -382,16 +382,18 @@ class ClientTimes(NamedTuple):
 
 
 class Jobs(NamedTuple):
-    """Jobs where rounds overlap and clients come and go: those that begin in a round, and those that end in vain.
+    """Jobs where rounds overlap: those that begin in a round, and those that end in vain.
 
-    A participant may have left since it delivered, and its job has the times of the round in which it began.
+    Where clients come and go a participant may have left since it delivered, and its job has the times of the round in
+    which it began.
     """
 
     # (num_clients,) int32: the first `size` begin a job, with the server's model at the beginning of the round
     client_ids: Array
     size: Array  # () int32
-    # () float: time worked in this round on jobs whose clients leave too early, the metric `wasted_time`
-    wasted: Array
+    # () float: time worked in this round on jobs whose clients leave too early, the metric `wasted_time`; None: not
+    # recorded
+    wasted: Array | None = None
 
 
 class Cohort(NamedTuple):
@@ -413,7 +415,7 @@ class Cohort(NamedTuple):
     # (pool,) float, aligned with client_ids: 1 / (n p_i), where n clients are drawn with probabilities p_i, as a weight
     # of updates for algorithms that use it; None: 1
     importance: Array | None = None
-    # under clocks with availability, where rounds overlap: jobs that begin in this round, and none after it
+    # where rounds overlap: jobs that begin in this round, and none after it; required under clocks with availability
     jobs: Jobs | None = None
 
 

@@ -112,9 +112,9 @@ class AsynchronousTiers(ParticipationPolicy):
             return draw(key, tier_of.shape[0], self.k, tier_of == tier)
 
         tiers = jnp.arange(self.tiers, dtype=jnp.int32)
-        cohorts = jnp.where(
-            state.begins[:, None], jax.vmap(new_cohort)(tiers), state.cohorts
-        )
+        starts = jnp.broadcast_to(state.begins[:, None], state.cohorts.shape)
+        cohorts = jnp.where(starts, jax.vmap(new_cohort)(tiers), state.cohorts)
+        begun = jnp.zeros(tier_of.shape[0], jnp.bool_).at[cohorts].set(starts)
         # r_m <- max of T_i where a round of tier m begins
         remaining = jnp.where(
             state.begins, times.realised[cohorts].max(axis=1), state.remaining
@@ -126,7 +126,7 @@ class AsynchronousTiers(ParticipationPolicy):
         state = state._replace(
             cohorts=cohorts, remaining=remaining - duration, begins=tiers == tier
         )
-        return cohort._replace(duration=duration), state
+        return cohort._replace(duration=duration, jobs=jobs_of(begun)), state
 
     def _among_present(
         self, key: Key, state: AsynchronousTiersState, times: ClientTimes

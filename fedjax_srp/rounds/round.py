@@ -461,7 +461,7 @@ def one_round(
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
-    if cohort.jobs is not None:
+    if cohort.jobs is not None and cohort.jobs.wasted is not None:
         metrics[WASTED_TIME] = cohort.jobs.wasted
     round_info = RoundInfo(
         round=state.round,

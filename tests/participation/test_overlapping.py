@@ -212,8 +212,7 @@ def test_clients_that_are_always_there_are_those_of_a_clock_without_absence():
         plain, coming = run(POLICIES[name], clock), run(POLICIES[name], always)
         assert coming.compute_time.tolist() == plain.compute_time.tolist()
         assert not coming.metrics["wasted_time"].any()
-        if name == "three":  # a client of a tier begins when its tier does, or never
-            assert coming.server_state[1] == plain.server_state[1]
+        assert coming.server_state[1] == plain.server_state[1]
 
 
 def test_a_policy_of_its_own_says_which_jobs_begin():
