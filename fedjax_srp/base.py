@@ -45,6 +45,8 @@ Predict = Callable[[Array], Array]
 # An evaluation: the client's TRAINING data -> the model by which it is judged, see `evaluation`.
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
+JobsBy = Literal["client", "stage"]
+
 GRADIENT_NORM = "global_grad_norm"  # a metric, see `ParticipationPolicy`
 STAGE_COMPLETED = "stage_completed"  # a metric, see `ParticipationPolicy.metrics`
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
@@ -246,11 +248,13 @@ class FederatedAlgorithm:
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
         asynchronous: clients train on the model with which their job began, see `ParticipationPolicy.asynchronous`.
+        jobs_by: that model is kept for each "client", or for each "stage" of an asynchronous policy.
         sends_changes: messages are updates, gradients or the like, and not new values of what clients downloaded.
     """
 
     name: ClassVar[str] = "algorithm"
     asynchronous: ClassVar[bool] = False
+    jobs_by: ClassVar[JobsBy] = "client"
     sends_changes: ClassVar[bool] = False
 
     def init(self, key: Key, data: Any, /) -> ServerState:
@@ -378,16 +382,18 @@ class ClientTimes(NamedTuple):
 
 
 class Jobs(NamedTuple):
-    """Jobs where rounds overlap and clients come and go: those that begin in a round, and those that end in vain.
+    """Jobs where rounds overlap: those that begin in a round, and those that end in vain.
 
-    A participant may have left since it delivered, and its job has the times of the round in which it began.
+    Where clients come and go a participant may have left since it delivered, and its job has the times of the round in
+    which it began.
     """
 
     # (num_clients,) int32: the first `size` begin a job, with the server's model at the beginning of the round
     client_ids: Array
     size: Array  # () int32
-    # () float: time worked in this round on jobs whose clients leave too early, the metric `wasted_time`
-    wasted: Array
+    # () float: time worked in this round on jobs whose clients leave too early, the metric `wasted_time`; None: not
+    # recorded
+    wasted: Array | None = None
 
 
 class Cohort(NamedTuple):
@@ -409,7 +415,7 @@ class Cohort(NamedTuple):
     # (pool,) float, aligned with client_ids: 1 / (n p_i), where n clients are drawn with probabilities p_i, as a weight
     # of updates for algorithms that use it; None: 1
     importance: Array | None = None
-    # under clocks with availability, where rounds overlap: jobs that begin in this round, and none after it
+    # where rounds overlap: jobs that begin in this round, and none after it; required under clocks with availability
     jobs: Jobs | None = None
 
 
@@ -443,6 +449,7 @@ class ParticipationPolicy:
             `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
         needs_global_gradient: compute `RoundInfo.global_grad_norm`, also a metric; one more gradient per participant.
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
+        jobs_by: jobs that overlap are those of different clients, of different stages, or both.
     """
 
     remedy: ClassVar[str] = (
@@ -452,6 +459,7 @@ class ParticipationPolicy:
     needs: ClassVar[tuple[str, ...]] = ()
     needs_global_gradient: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    jobs_by: ClassVar[tuple[JobsBy, ...]] = ("client",)
 
     @property
     def max_work(self) -> int:

@@ -3,7 +3,7 @@
 import warnings
 
 import pytest
-from reference.small import algorithm_of, numbers, simulate
+from reference.small import algorithm_of, model, numbers, simulate
 
 import fedjax_srp as srp
 from fedjax_srp import participation
@@ -34,14 +34,30 @@ def test_updates_that_are_never_stale_give_a_warning(policy):
         assert words in message
 
 
+@pytest.mark.parametrize(
+    ("policy", "jobs_by"),
+    [(participation.Buffered(2), "stage"), (participation.Queued(2), "client")],
+)
+def test_models_of_other_jobs_give_a_warning(policy, jobs_by):
+    algorithm = few_lines(asynchronous=True, jobs_by=jobs_by)
+    with pytest.warns(UserWarning, match="with which its job began"):
+        simulate(algorithm, DATA, participation=policy)
+
+
 def test_others_give_none():
     simulate(few_lines(), DATA, participation=participation.Uniform(2))
     stale = few_lines(asynchronous=True)
     simulate(stale, DATA, participation=participation.Buffered(2))
-    for cls in map(
-        vars(srp.algorithms).get, ("FedBuff", "FedAsync", "FedAT", "AsyncSGD")
+    for cls, policy in (
+        ("FedBuff", participation.Buffered),
+        ("FedAsync", participation.Buffered),
+        ("FedAT", participation.AsynchronousTiers),
+        ("AsyncSGD", participation.Queued),
     ):
-        assert cls.asynchronous
+        algorithm = getattr(srp.algorithms, cls)(model())
+        for each in (algorithm, srp.messages.Coded(algorithm, up="half")):
+            assert each.asynchronous
+            assert each.jobs_by in policy.jobs_by
     assert not srp.algorithms.FedAvg.asynchronous
 
 

@@ -8,7 +8,11 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.examples import (
+    ModelsOfStages,
+    stacked,
+    with_model,
+)
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Count, StepSize, part
@@ -25,7 +29,7 @@ class AsyncSGDServerState(NamedTuple):
 
 
 @part
-class AsyncSGD(GlobalModel):
+class AsyncSGD(ModelsOfStages):
     """Generalized AsyncSGD (Leconte et al., 2024, Algorithm 1): every part of the model is
     shared, updates may be stale.
 
@@ -55,39 +59,17 @@ class AsyncSGD(GlobalModel):
         0.0
     """
 
-    asynchronous: ClassVar[bool] = True
     sends_changes: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0
     num_jobs: Count = 10
 
-    @property
     @override
-    def gradient(self) -> None:
-        return None  # slots are no stages of a growing cohort
-
-    @override
-    def init(self, key: Key, data: Any) -> AsyncSGDServerState:
-        return self.of_params(self.init_params(key, data))
-
     def of_params(self, params: SplitParams) -> AsyncSGDServerState:
-        """The state in which every job has these parameters."""
-        each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_jobs, axis=0), params)
+        each = stacked(params, self.num_jobs)
         versions = jnp.zeros(self.num_jobs, jnp.int32)
         return AsyncSGDServerState(params, each, versions, jnp.zeros(()))
-
-    @override
-    def with_params(
-        self, server: AsyncSGDServerState, params: SplitParams
-    ) -> AsyncSGDServerState:
-        return self.of_params(params)
-
-    @override
-    def broadcast(
-        self, server: AsyncSGDServerState, context: RoundContext
-    ) -> SplitParams:
-        return jax.tree.map(lambda w: w[context.stage], server.sent)
 
     @override
     def client(
@@ -123,11 +105,10 @@ class AsyncSGD(GlobalModel):
         # w <- w + eta_g Delta_i
         step = lambda w, delta: w + step_size.astype(w.dtype) * delta
         params = jax.tree.map(step, server.params, mean)
-        # w_sent <- w
-        send = lambda models, w: models.at[slot].set(w)
         return AsyncSGDServerState(
             params=params,
-            sent=jax.tree.map(send, server.sent, params),
+            # w_sent <- w
+            sent=with_model(server.sent, slot, params),
             versions=server.versions.at[slot].set(context.round + 1),
             staleness=(context.round - server.versions[slot]).astype(float),
         )

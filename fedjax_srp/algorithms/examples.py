@@ -30,6 +30,7 @@ from fedjax_srp.base import (
     ClientOutput,
     Examples,
     FederatedAlgorithm,
+    JobsBy,
     Key,
     PyTree,
     RoundContext,
@@ -38,7 +39,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.models.normalization import has_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts.part import AtLeast, field, part
+from fedjax_srp.parts.part import AtLeast, field, part, undefined
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
@@ -231,6 +232,50 @@ class GlobalModel(ExampleAlgorithm):
             named_key(key, "local"), self.loss, server.params, (), examples, self.tuning
         )
         return Partial(self.model.logits, trained.params)
+
+
+@part
+class ModelsOfStages(GlobalModel):
+    """An algorithm whose clients train from the model with which the stage
+    `context.stage` began, `sent` in the server's state.
+
+    For policies whose stages are jobs that overlap. A subclass defines `of_params`, the
+    state in which every stage has these parameters, and `server`.
+    """
+
+    asynchronous: ClassVar[bool] = True
+    jobs_by: ClassVar[JobsBy] = "stage"
+
+    def of_params(self, params: SplitParams) -> Any:
+        """The state in which every stage has these parameters."""
+        undefined(self.of_params)
+
+    @property
+    @override
+    def gradient(self) -> None:
+        return None  # jobs are no stages of a growing cohort
+
+    @override
+    def init(self, key: Key, data: Any) -> Any:
+        return self.of_params(self.init_params(key, data))
+
+    @override
+    def with_params(self, server: Any, params: SplitParams) -> Any:
+        return self.of_params(params)
+
+    @override
+    def broadcast(self, server: Any, context: RoundContext) -> SplitParams:
+        return jax.tree.map(lambda w: w[context.stage], server.sent)
+
+
+def stacked(params: PyTree, number: int) -> PyTree:
+    """Repeat parameters, for each of so many stages: leaves (number, ...)."""
+    return jax.tree.map(lambda w: jnp.repeat(w[None], number, axis=0), params)
+
+
+def with_model(models: PyTree, stage: Array, params: PyTree) -> PyTree:
+    """Replace the model of a stage."""
+    return jax.tree.map(lambda old, w: old.at[stage].set(w), models, params)
 
 
 class PersonalState(NamedTuple):

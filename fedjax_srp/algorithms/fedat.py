@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import Penalty
+from fedjax_srp.algorithms.examples import (
+    ModelsOfStages,
+    Penalty,
+    stacked,
+    with_model,
+)
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.base import Array, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
@@ -20,13 +25,13 @@ class FedATServerState(NamedTuple):
 
     params: SplitParams
     # Leaves (tiers, ...): the model with which the tier began its round.
-    started: SplitParams
+    sent: SplitParams
     tiers: SplitParams  # leaves (tiers, ...): the tier's last model
     updates: Array  # (tiers,) int32: number of rounds finished by the tier
 
 
 @part
-class FedAT(FedProx):
+class FedAT(ModelsOfStages, FedProx):
     """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers
     may be stale.
 
@@ -56,33 +61,13 @@ class FedAT(FedProx):
         True
     """
 
-    asynchronous: ClassVar[bool] = True
     mu: Penalty = 0.4
     num_tiers: Count = 5
 
-    @property
     @override
-    def gradient(self) -> None:
-        return None  # tiers are no stages of a growing cohort
-
-    @override
-    def init(self, key: Key, data: Any) -> FedATServerState:
-        return self.of_params(self.init_params(key, data))
-
     def of_params(self, params: SplitParams) -> FedATServerState:
-        """The state in which every tier has these parameters."""
-        each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
+        each = stacked(params, self.num_tiers)
         return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))
-
-    @override
-    def with_params(
-        self, server: FedATServerState, params: SplitParams
-    ) -> FedATServerState:
-        return self.of_params(params)
-
-    @override
-    def broadcast(self, server: FedATServerState, context: RoundContext) -> SplitParams:
-        return jax.tree.map(lambda w: w[context.stage], server.started)
 
     @override
     def server(
@@ -90,7 +75,7 @@ class FedAT(FedProx):
     ):
         m = context.stage
         # w_m <- sum_i n_i / n w_i, T_m <- T_m + 1
-        tiers = jax.tree.map(lambda models, w: models.at[m].set(w), server.tiers, mean)
+        tiers = with_model(server.tiers, m, mean)
         updates = server.updates.at[m].add(1)
         # w <- sum_m T_{M + 1 - m} / T w_m
         share = updates[::-1].astype(float) / jnp.sum(updates).astype(float)
@@ -101,7 +86,6 @@ class FedAT(FedProx):
             return jnp.tensordot(weights, models, 1, precision="highest")
 
         params = jax.tree.map(mix, tiers)
-        started = jax.tree.map(
-            lambda models, w: models.at[m].set(w), server.started, params
+        return FedATServerState(
+            params, with_model(server.sent, m, params), tiers, updates
         )
-        return FedATServerState(params, started, tiers, updates)

@@ -557,7 +557,8 @@ def check_policy(
         )
     if policy.needs_global_gradient:
         metrics = _joined(name, metrics, {GRADIENT_NORM: _float()})
-    if cohort.asked is not None or cohort.jobs is not None:
+    wasted = None if cohort.jobs is None else cohort.jobs.wasted
+    if cohort.asked is not None or wasted is not None:
         metrics = _joined(name, metrics, {WASTED_TIME: _float()})
     info = RoundInfo(
         round=INTEGER,
@@ -586,7 +587,9 @@ def _check_cohort(name: str, cohort: Cohort, num_clients: int) -> None:
     _require(is_pool, what, cohort.client_ids, f"be (pool,), at most {num_clients}")
     ids = _shape(jnp.int32, *pool)
     expected = Cohort(ids, INTEGER, ids, INTEGER)
-    jobs = Jobs(_shape(jnp.int32, num_clients), INTEGER, _float())
+    jobs = Jobs(_shape(jnp.int32, num_clients), INTEGER)
+    if cohort.jobs is not None and cohort.jobs.wasted is not None:
+        jobs = jobs._replace(wasted=_float())
     optional = {"duration": _float(), "asked": INTEGER, "next_ids": ids, "jobs": jobs}
     optional["importance"] = _float(*pool)
     for field, shape in optional.items():

@@ -255,11 +255,15 @@ def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
 def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[History]:
     """Run a request, and return the history of each seed; `seeds` are their places among all of a batch."""
     run = prepare(request)
-    if run.policy.asynchronous and not run.algorithm.asynchronous:
+    has_old_models = (
+        run.algorithm.asynchronous and run.algorithm.jobs_by in run.policy.jobs_by
+    )
+    if run.policy.asynchronous and not has_old_models:
         warnings.warn(
-            f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client trains on the model of the "
-            "round in which it delivers, so updates are never stale, which flatters an asynchronous server; use "
-            "fedbuff, fedasync, fedat or asyncsgd, or make the method asynchronous (docs/new_algorithm.md)",
+            f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client does not train on the model "
+            "with which its job began, but on that of the round in which it delivers (updates are never stale, which "
+            "flatters an asynchronous server) or of another job; use fedbuff or fedasync with buffered, fedat with "
+            "asynchronous_tiers, asyncsgd with queued, or make the method asynchronous (docs/new_algorithm.md)",
             stacklevel=4,
         )
     settings = run.settings

@@ -19,6 +19,7 @@ class Wrapper(FederatedAlgorithm):
 
     name: ClassVar[Any] = property(attrgetter("algorithm.name"))
     asynchronous: ClassVar[Any] = property(attrgetter("algorithm.asynchronous"))
+    jobs_by: ClassVar[Any] = property(attrgetter("algorithm.jobs_by"))
     sends_changes: ClassVar[Any] = property(attrgetter("algorithm.sends_changes"))
 
     @property

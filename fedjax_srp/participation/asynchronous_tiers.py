@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
+from fedjax_srp.base import Array, ClientTimes, Cohort, JobsBy, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import (
     available_among,
     check_at_most,
@@ -78,6 +78,7 @@ class AsynchronousTiers(ParticipationPolicy):
 
     name: ClassVar[str] = "asynchronous_tiers"
     asynchronous: ClassVar[bool] = True
+    jobs_by: ClassVar[tuple[JobsBy, ...]] = ("client", "stage")
     k: Count = 10
     tiers: Count = 5
 
@@ -111,9 +112,9 @@ class AsynchronousTiers(ParticipationPolicy):
             return draw(key, tier_of.shape[0], self.k, tier_of == tier)
 
         tiers = jnp.arange(self.tiers, dtype=jnp.int32)
-        cohorts = jnp.where(
-            state.begins[:, None], jax.vmap(new_cohort)(tiers), state.cohorts
-        )
+        starts = jnp.broadcast_to(state.begins[:, None], state.cohorts.shape)
+        cohorts = jnp.where(starts, jax.vmap(new_cohort)(tiers), state.cohorts)
+        begun = jnp.zeros(tier_of.shape[0], jnp.bool_).at[cohorts].set(starts)
         # r_m <- max of T_i where a round of tier m begins
         remaining = jnp.where(
             state.begins, times.realised[cohorts].max(axis=1), state.remaining
@@ -125,7 +126,7 @@ class AsynchronousTiers(ParticipationPolicy):
         state = state._replace(
             cohorts=cohorts, remaining=remaining - duration, begins=tiers == tier
         )
-        return cohort._replace(duration=duration), state
+        return cohort._replace(duration=duration, jobs=jobs_of(begun)), state
 
     def _among_present(
         self, key: Key, state: AsynchronousTiersState, times: ClientTimes

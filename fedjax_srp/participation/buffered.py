@@ -31,7 +31,8 @@ class BufferedState(NamedTuple):
     # (num_clients,) bool: clients that begin a job now, with the time of this round; under a clock
     # with availability those that wait for one, as soon as they are available
     begins: Array
-    # (num_clients,) bool: the client leaves at the end of `remaining`, before its job is done
+    # (num_clients,) bool: the client leaves at the end of `remaining`, before its job is done;
+    # unused without a job
     fails: Array
     # (num_clients,) bool: clients with a job; None: all, except those of `begins`
     busy: Array | None = None
@@ -234,7 +235,7 @@ class Buffered(ParticipationPolicy):
             begun=no_client,
             since=jnp.zeros_like(ends),
             ends=ends,
-            fails=state.fails & busy,
+            fails=state.fails,
             delivered=jnp.zeros(self.k, jnp.int32),
             size=jnp.int32(0),
         )
@@ -253,7 +254,7 @@ class Buffered(ParticipationPolicy):
         cohort = cohort._replace(duration=duration, jobs=jobs_of(events.begun, wasted))
         state = state._replace(
             remaining=jnp.where(events.busy, events.ends - duration, 0),
-            fails=events.fails & events.busy,
+            fails=events.fails,
         )
         if state.busy is None:
             return cohort, state._replace(begins=~events.busy)

@@ -184,7 +184,7 @@ def closed_after(
     return Cohort(client_ids, size, work, cohort.stage, duration=end, asked=asked)
 
 
-def jobs_of(begins: Array, wasted: Array) -> Jobs:
+def jobs_of(begins: Array, wasted: Array | None = None) -> Jobs:
     """Make the jobs of a round from flags of the clients that begin one, (num_clients,) bool."""
     client_ids = jnp.argsort(~begins, stable=True).astype(jnp.int32)
     return Jobs(client_ids, jnp.sum(begins, dtype=jnp.int32), wasted)

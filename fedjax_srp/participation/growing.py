@@ -76,8 +76,7 @@ def gradients_of(info: RoundInfo) -> Gradients:
     square = jnp.square(info.global_grad_norm)
     number = info.cohort_size.astype(float)
     mean_square = jnp.nanmean(jnp.square(norms))
-    # rounding may leave less than nothing of equal gradients
-    spread = jnp.maximum(mean_square - square, 0)
+    spread = mean_square - square
     variance = jnp.where(number > 1, spread * number / (number - 1), jnp.nan)
     return Gradients(number, mean_square, square, variance)
 
@@ -204,13 +203,10 @@ class LossPlateau(GrowthRule):
         best = jnp.where(is_better, loss, state.best)
         is_worse = loss >= state.best * (1 - self.threshold)
         rounds = jnp.where(is_better, 0, state.rounds + is_worse.astype(jnp.int32))
-        is_over = rounds > self.patience
-        # the next stage has other clients, with other losses
-        first = self.init()
-        following = PlateauState(
-            jnp.where(is_over, first.best, best), jnp.where(is_over, first.rounds, rounds)
-        )
-        return Verdict(is_over, loss, following)
+        is_over = is_worse & (rounds > self.patience)
+        # the next stage has other clients, with other losses: any is better
+        best = jnp.where(is_over, jnp.inf, best)
+        return Verdict(is_over, loss, PlateauState(best, rounds))
 
 
 class GrowingState(NamedTuple):
@@ -235,7 +231,8 @@ class Growing(ParticipationPolicy):
 
     A rule about gradients compares those of the participants at the new model, over all
     their examples, as FLANP's criterion does: participants compute and send one more
-    gradient a round, and the algorithm must have a `gradient`.
+    gradient a round, and the algorithm must have a `gradient`. Clients weigh the same in
+    these rules, so keep `weighting` of the training at "uniform".
 
     The metrics have `stage_completed`, and the number that decided, `growth_measure`.
 

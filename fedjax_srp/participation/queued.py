@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
+from fedjax_srp.base import Array, ClientTimes, Cohort, JobsBy, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import make_cohort
 from fedjax_srp.parts.checks import INT32_MAX
 from fedjax_srp.parts.part import Above, Count, part
@@ -40,7 +40,8 @@ class Queued(ParticipationPolicy):
     weights of slow clients make jobs less stale. `Cohort.importance` has 1 / (n p_i), n clients
     drawn with probabilities p_i, by which the algorithm `AsyncSGD` multiplies the client's update,
     so that the mean update is that of equal weights. `Cohort.stage` is the slot of the job. With an
-    algorithm that does not keep the models of the slots a participant trains on the newest model.
+    algorithm that does not keep the models of the slots a participant trains on another model, and
+    the run warns.
 
     A job takes the realised time of the round in which its work begins. Clocks under which clients
     come and go are refused, and so is a communication cost afterwards: give it to the clock,
@@ -66,6 +67,7 @@ class Queued(ParticipationPolicy):
     """
 
     asynchronous: ClassVar[bool] = True
+    jobs_by: ClassVar[tuple[JobsBy, ...]] = ("stage",)
     concurrency: Count = 10
     weights: Annotated[
         float | jax.Array | np.ndarray,

@@ -431,6 +431,7 @@ def one_round(
         starts = [phase for phase in more if phase.over == "next"]
         more = [phase for phase in more if phase.over != "next"]
         server, clients = begin_jobs(starts, cohort.jobs, server, clients, *of_round)
+    before = server
     record = functools.partial(_reports, policy.needs)
     server, trained = run_phase(training, server, clients, *of_round, record)
     clients = trained.states
@@ -441,7 +442,7 @@ def one_round(
         info |= result.info
     if times.available is not None:  # without participants the means are nan
         keep = lambda new, old: jnp.where(cohort.size > 0, new, old)
-        server = jax.tree.map(keep, server, state.server)
+        server = jax.tree.map(keep, server, before)
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
     if record_loss:
@@ -460,7 +461,7 @@ def one_round(
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
-    if cohort.jobs is not None:
+    if cohort.jobs is not None and cohort.jobs.wasted is not None:
         metrics[WASTED_TIME] = cohort.jobs.wasted
     round_info = RoundInfo(
         round=state.round,
@@ -547,7 +548,7 @@ def _reports(
             loss = output.loss
             assert loss is not None
             reports[name] = jnp.where(loss.steps > 0, loss.mean, jnp.nan)
-        elif name != CLIENT_GRADIENT_NORM:  # see `_gradient_reports`
+        elif name in output.info:  # else one of `_gradient_reports`
             reports[name] = jnp.asarray(output.info[name])
     return {name: report.astype(float) for name, report in reports.items()}
 

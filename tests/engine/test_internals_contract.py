@@ -16,6 +16,7 @@ from reference.small import (
 from fedjax_srp import ClientOutput, ClientTimes, Cohort
 from fedjax_srp.contract.checks import check_algorithm, check_cohorts
 from fedjax_srp.contract.peak_memory import peak_bytes
+from fedjax_srp.participation.cohorts import jobs_of
 from fedjax_srp.rounds.cohort import cohort_fault
 
 
@@ -60,8 +61,11 @@ COMING = TIMES._replace(
 
 
 @jax.jit
-def fault_of(times, ids, size, work, asked):
-    return cohort_fault(Cohort(ids, size, work, jnp.int32(0), asked=asked), times)
+def fault_of(times, ids, size, work, asked, begins):
+    cohort = Cohort(ids, size, work, jnp.int32(0), asked=asked)
+    if begins is not None:
+        cohort = cohort._replace(jobs=jobs_of(begins, jnp.zeros(())))
+    return cohort_fault(cohort, times)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +99,22 @@ def fault_of(times, ids, size, work, asked):
             {"times": COMING, "asked": 3, "work": [3, 3, 1]},
             "client 0 leaves before its work is done",
         ),
+        # a participant may have left since it began its job
+        ([2, 1, 0], 2, {"times": COMING, "begins": [1, 1, 0, 1]}, None),
+        (
+            [0, 1, 3],
+            2,
+            {"times": COMING, "begins": [1, 0, 1, 0]},
+            "client 2 is not available",
+        ),
     ],
 )
 def test_impossible_cohorts(ids, size, more, words):
     work, asked = jnp.array(more.get("work", [1, 1, 1]), jnp.int32), more.get("asked")
     asked = None if asked is None else jnp.int32(asked)
-    faults = fault_of(
-        more.get("times", TIMES), jnp.array(ids, jnp.int32), jnp.int32(size), work, asked
-    )[None]
+    begins = None if "begins" not in more else jnp.array(more["begins"], bool)
+    times, ids = more.get("times", TIMES), jnp.array(ids, jnp.int32)
+    faults = fault_of(times, ids, jnp.int32(size), work, asked, begins)[None]
     if words is None:
         check_cohorts(policy_of(), faults, 7)
     else:

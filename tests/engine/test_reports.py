@@ -112,14 +112,16 @@ def test_chunks_and_devices_do_not_matter(alone, options):
         np.testing.assert_allclose(other.metrics[name], values, rtol=1e-5, err_msg=name)
 
 
-def test_info_of_clients_is_reported():
+@pytest.mark.parametrize("name", ["value", "grad_norm"])
+def test_info_of_clients_is_reported(name):
     algorithm = algorithm_of(
         lambda key, broadcast, state, data, context: ClientOutput(
-            data, info={"value": 10.0 * data}
+            data, info={name: 10.0 * data}
         )
     )
-    history = run(Own(), algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
-    assert [history.metrics[f"value_{i}"].tolist() for i in range(5)] == [
+    policy = srp.part(type("Named", (Own,), {"needs": (name,)}))
+    history = run(policy(), algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
+    assert [history.metrics[f"{name}_{i}"].tolist() for i in range(5)] == [
         [10, 10, -1], [-1, 20, -1], [30, -1, 30], [40, -1, -1], [-1, 50, 50],
     ]  # fmt: skip
 

@@ -78,11 +78,8 @@ def play(name, world):
         if is_tiered:
             of_tiers = tiers_of(times.expected.tolist(), policy)
             members = [[i for i in order if i in tier][: policy.k] for tier in of_tiers]
-            end, tier, outcome, begun = queue.step(
-                number, start, members, realised, stays
-            )
+            tier, step = queue.step(number, start, members, realised, stays)
             assert int(cohort.stage) == tier
-            step = arena.Delivered(outcome.reported, begun, end, outcome.wasted)
         else:
             step = queue.step(number, start, order, realised, stays)
         yield cohort, start, step
@@ -97,7 +94,7 @@ def test_overlapping_rounds_equal_an_event_simulation(name, world):
         smaller = empty = 0
         for cohort, start, step in play(name, world):
             ids = cohort.client_ids[: int(cohort.size)].tolist()
-            assert ids == [getattr(job, "client", job) for job in step.jobs]
+            assert ids == [job.client for job in step.jobs]
             begun = cohort.jobs.client_ids[: int(cohort.jobs.size)].tolist()
             assert begun == sorted(step.begun)
             lasted = pytest.approx(step.end - start, rel=1e-9, abs=1e-9)
@@ -111,19 +108,49 @@ def test_overlapping_rounds_equal_an_event_simulation(name, world):
         assert empty > 0 or world != "hardly"
 
 
+@pytest.mark.parametrize(
+    "policy", [participation.Buffered(1), participation.AsynchronousTiers(1, tiers=2)]
+)
+def test_a_job_goes_on_while_the_server_waits_for_a_client(policy):
+    first = srp.ClientTimes(
+        expected=jnp.array([1.0, 4.0]),
+        realised=jnp.array([1.0, 4.0]),
+        available=jnp.array([True, True]),
+        stays=jnp.array([jnp.inf, jnp.inf]),
+        wait=jnp.zeros(()),
+    )
+    # at time 1 nobody is there for 2 time units, and client 1 still has 3 to work
+    second = first._replace(
+        realised=jnp.array([4.0, 4.0]),
+        available=jnp.array([True, False]),
+        wait=jnp.asarray(2.0),
+    )
+    state = policy.init(KEY, 2)
+    for times, client in ((first, 0), (second, 1)):
+        cohort, state = policy.select(KEY, state, times)
+        assert cohort.client_ids[: cohort.size].tolist() == [client]
+        assert float(cohort.duration) == 1.0
+
+
 # The engine: a client sends the server's number at the beginning of its job, which is the number of steps so far.
+# The server also adds up the rounds in which jobs begin.
+
+
+def add_rounds(key, server, mean, context):
+    return server[0], server[1], server[2] + mean * context.cohort_size.astype(float)
+
 
 BEGIN = Phase(
     "finish",
     lambda server, context: server[0],
-    lambda key, steps, state, value, context: ClientOutput((), steps),
-    lambda key, server, mean, context: server,
+    lambda key, steps, state, value, context: ClientOutput(context.round + 1, steps),
+    add_rounds,
     over="next",
 )
 
 
 def step_of_server(key, server, mean, context):
-    return server[0] + 1, server[1] + mean
+    return server[0] + 1, server[1] + mean, server[2]
 
 
 ROUND = Phase(
@@ -133,7 +160,7 @@ ROUND = Phase(
     step_of_server,
 )
 STEPS = made_algorithm(
-    init=lambda key, data: (jnp.zeros(()), jnp.zeros(())),
+    init=lambda key, data: (jnp.zeros(()),) * 3,
     init_client=lambda key, server, value: jnp.zeros(()),
     asynchronous=True,
     phases=(ROUND, BEGIN),
@@ -151,14 +178,16 @@ def run(participation, clock, algorithm=STEPS, **options):
     [
         ("three", "intervals_failing", {"devices": 2, "chunk_size": 1}),
         ("three_of_four", "markov", {"chunk_size": 3}),
+        ("tiers", "markov", {}),
     ],
 )
 def test_a_job_has_the_model_of_its_beginning(name, world, options):
     with jax.enable_x64(True):
         history = run(POLICIES[name], WORLDS[world], **options)
-        steps, total, at_round, old = 0, 0.0, [], 0
+        steps, total, at_round, old, rounds = 0, 0.0, [], 0, 0
         for number, (_, _, step) in enumerate(play(name, world)):
             at_round.append(steps)
+            rounds += number * len(step.begun)
             assert history.cohort_size[number] == len(step.jobs)
             assert history.metrics["wasted_time"][number] == pytest.approx(
                 step.wasted, rel=1e-6, abs=1e-6
@@ -172,6 +201,7 @@ def test_a_job_has_the_model_of_its_beginning(name, world, options):
         assert [float(part) for part in history.server_state] == [
             steps,
             pytest.approx(total),
+            rounds,
         ]
 
 
@@ -182,8 +212,7 @@ def test_clients_that_are_always_there_are_those_of_a_clock_without_absence():
         plain, coming = run(POLICIES[name], clock), run(POLICIES[name], always)
         assert coming.compute_time.tolist() == plain.compute_time.tolist()
         assert not coming.metrics["wasted_time"].any()
-        if name == "three":  # a client of a tier begins when its tier does, or never
-            assert coming.server_state[1] == plain.server_state[1]
+        assert coming.server_state[1] == plain.server_state[1]
 
 
 def test_a_policy_of_its_own_says_which_jobs_begin():

@@ -156,14 +156,19 @@ class TierQueue:
         self.jobs, self.idle = [], set(range(tiers))
 
     def step(self, number, now, drawn, times, stays):
-        """Play until the round of a tier ends; `drawn` are the clients of each tier that would begin now."""
+        """Play until the round of a tier ends; `drawn` are the clients of each tier that would begin now.
+
+        Returns the tier, and its round.
+        """
         begun = []
         for tier in sorted(self.idle):
             if drawn[tier]:
                 self.idle.remove(tier)
                 begun += drawn[tier]
                 outcome = play_round(Asked(drawn[tier]), times, stays)
-                heapq.heappush(self.jobs, (now + outcome.duration, tier, outcome))
-        end, tier, outcome = heapq.heappop(self.jobs)
+                end = now + outcome.duration
+                jobs = [Job(end, i, REPORTS, now, number) for i in outcome.reported]
+                heapq.heappush(self.jobs, (end, tier, jobs, outcome.wasted))
+        end, tier, jobs, wasted = heapq.heappop(self.jobs)
         self.idle.add(tier)
-        return end, tier, outcome, begun
+        return tier, Delivered(jobs, begun, end, wasted)
