@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -115,25 +114,17 @@ class SlidingWindow(DepthAlgorithm):
         return (mean_entry(masks) + mean_entry(downloads)) / 2
 
     @override
-    def projection(
-        self, trained: DepthServerState, masks: DepthServerState
-    ) -> Callable[[PyTree], PyTree]:
-        def frozen(stepped: DepthServerState) -> DepthServerState:
-            """Take back what the optimizer has done outside of the window."""
-            keep = lambda mask, new, old: jnp.where(mask > 0, new, old)
-            return jax.tree.map(keep, masks, stepped, trained)
-
-        return frozen
-
-    @override
-    def loss_in(self, context: RoundContext) -> Loss:
+    def loss_in(self, context: RoundContext, start: DepthServerState) -> Loss:
         last = self.last(context)
+        masks = self.masks(start, context)
+        in_window = lambda mask, new, old: jnp.where(mask > 0, new, old)
 
         def loss(
             trained: DepthServerState, frozen: PyTree, x: Array, y: Array, key: Key | None
         ) -> Array:
-            # CE of the classifier at the end of the window
-            losses, _ = self.losses(trained, x, y, key)
+            # CE of the classifier at the end of the window, above blocks as they were
+            whole = jax.tree.map(in_window, masks, trained, start)
+            losses, _ = self.losses(whole, x, y, key)
             return jnp.sum(jnp.where(last, losses, 0), axis=1)
 
         return loss
