@@ -1,5 +1,6 @@
 """DepthFL and the sliding window against layers that are cut out of NumPy arrays."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +96,50 @@ def test_the_ensemble_is_the_mean_of_the_logits():
         classifier = layers[f"exit {name}" if name in ENDS else LAST]
         logits.append(h @ classifier["kernel"] + classifier["bias"])
     np.testing.assert_allclose(predict(examples.x), np.mean(logits, axis=0), rtol=1e-5)
+
+
+def test_a_classifier_reads_the_mean_of_an_images_pixels():
+    layers = [
+        srp.models.Layer("conv", nn.Conv(2, (1, 1)), nn.relu),
+        srp.models.Layer("out", srp.models.Dense(4)),
+    ]
+    algorithm = srp.algorithms.DepthFL(
+        srp.models.Split((3, 3, 1), 4, layers), exits=("conv",)
+    )
+    server = algorithm.init(KEY, None)
+    x = np.linspace(-1, 1, 45, dtype=np.float32).reshape(5, 3, 3, 1)
+    of_both = algorithm.evaluations["ensemble"](KEY, server, (), ())(x)
+    of_last = algorithm.evaluations["global"](KEY, server, (), ())(x)
+    conv = jax.device_get(server.params.representation["conv"])
+    pixels = np.maximum(x @ conv["kernel"][0, 0] + conv["bias"], 0)
+    classifier = jax.device_get(server.exits["conv"])
+    first = pixels.mean(axis=(1, 2)) @ classifier["kernel"] + classifier["bias"]
+    np.testing.assert_allclose(2 * of_both - of_last, first, rtol=1e-5, atol=1e-6)
+
+
+def test_classifiers_begin_as_pytorchs_where_the_model_does():
+    net = srp.models.MLP((6,), 4, hidden=(9, 5), initialization="torch")
+    exits = srp.algorithms.DepthFL(net).init(KEY, None).exits
+    for leaf in exits["fc1"].values():  # uniform, biases too
+        assert 0.5 < np.abs(leaf).max() * np.sqrt(9) <= 1
+
+
+def test_one_block_is_trained_under_the_noise_and_augmentation_of_fedavg():
+    layers = [
+        srp.models.Layer("fc", nn.Dense(5), nn.relu, srp.models.Dropout(0.5)),
+        srp.models.Layer("out", nn.Dense(4)),
+    ]
+    jitter = lambda key, x: x + jax.random.normal(key, x.shape, x.dtype)
+    net = srp.models.Split((6,), 4, layers, augment=jitter)
+    servers = []
+    for algorithm in (
+        srp.algorithms.FedAvg(net),
+        srp.algorithms.SlidingWindow(net, exits=()),
+    ):
+        run = Run(algorithm, federation(clients(np.float32)), policy([[1] * 5] * 3))
+        run.rounds()
+        servers.append(run.host_state().server.params)
+    assert_close(*servers, 1e-5)
 
 
 @pytest.mark.parametrize(

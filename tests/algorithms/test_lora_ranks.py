@@ -25,6 +25,7 @@ from reference.small import (
     prepared,
     refused,
     scripted,
+    simulate,
 )
 from setting import by_layer
 
@@ -68,6 +69,8 @@ def test_ranks_are_cut_out_trained_and_averaged(aggregation, weighting):
                 for pair in params.head.values():
                     columns = pair["a"].T @ pair["a"]
                     np.testing.assert_allclose(columns, np.eye(3), atol=1e-9)
+                    largest = np.abs(pair["a"]).argmax(axis=0)
+                    assert (pair["a"][largest, range(3)] > 0).all()
             else:
                 expected = lora_ranks.hetlora(
                     parts, weights, RANKS[-1], aggregation == "sparsity"
@@ -140,6 +143,16 @@ def test_a_rank_costs_what_is_counted_by_hand():
             assert run.costs.bytes_up[level] == run.costs.bytes_down[level] == size
         shares.append(run.sizes.messages)
     assert shares[0] == shares[1] == (size, size)  # those of the largest rank
+
+
+def test_the_share_of_a_client_is_that_of_its_rank():
+    work = [[1, 2, 3, 1, 1]]
+    policy = scripted([[0, 1, 2, 3, 4]], [5], work)
+    data = federation(clients(np.float32))
+    algorithm = srp.algorithms.HetLoRA(model(), training(), RANKS)
+    history = simulate(algorithm, data, 1, participation=policy)
+    share = np.mean(np.array(RANKS)[np.array(work) - 1]) / max(RANKS)
+    np.testing.assert_allclose(history.metrics["message_share"], share, rtol=1e-6)
 
 
 def test_ranks_need_kernels_and_numbers():
