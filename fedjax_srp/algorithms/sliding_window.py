@@ -38,9 +38,10 @@ class SlidingWindow(DepthAlgorithm):
     trains every block in turn. The server averages each block over the clients that
     train it. For `participation.PartialWork(4)`.
 
-    It is the window of FedEL (Zhang et al., 2025), which fits each client's time: here the
-    policy fits w. FedEL's choice of important tensors within the window, and its
-    correction of that choice by the global model, are left out.
+    The window is that of FedEL (Zhang et al., 2025), which fits it to each client's time:
+    here the policy sets w. The rule by which it moves, and the classifiers, are our own.
+    FedEL's choice of important tensors within the window, and its correction of that
+    choice by the global model, are left out.
 
     `clocks.Devices` charges the mean operations over the places of the window, and the
     messages of the highest place: a download of all blocks, an upload of the last w. The
