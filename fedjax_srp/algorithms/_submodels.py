@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
-from fedjax_srp.algorithms.local import Loss, as_stepped
+from fedjax_srp.algorithms.local import Loss
 from fedjax_srp.base import (
     MESSAGE_SHARE,
     Array,
@@ -46,14 +45,12 @@ class MaskedAlgorithm(GlobalModel):
         """1 for each parameter that a client trains, 0 for others, shaped like them."""
         undefined(self.masks)
 
-    def loss_in(self, context: RoundContext) -> Loss:
-        """The loss of the client's part."""
-        undefined(self.loss_in)
+    def loss_in(self, context: RoundContext, start: PyTree) -> Loss:
+        """The loss of the client's part, whose training starts at `start`.
 
-    def projection(self, trained: PyTree, masks: PyTree) -> Callable[[PyTree], PyTree]:
-        """What follows each step of local SGD."""
-        del trained, masks
-        return as_stepped
+        Its gradient is zero outside of this part.
+        """
+        undefined(self.loss_in)
 
     def share(self, masks: PyTree, context: RoundContext) -> Array:
         """The client's part of the bytes of all parameters, () float."""
@@ -82,8 +79,7 @@ class MaskedAlgorithm(GlobalModel):
             trained,
             examples,
             one_unit,
-            loss=self.loss_in(context),
-            after_step=self.projection(trained, masks),
+            loss=self.loss_in(context, trained),
         )
         masked = jax.tree.map(jnp.multiply, local.params, masks)
         return ClientOutput(
@@ -181,7 +177,7 @@ class SubmodelAlgorithm(MaskedAlgorithm):
         return jnp.clip(context.work, 1, len(self.rates)) - 1
 
     @override
-    def loss_in(self, context: RoundContext) -> Loss:
+    def loss_in(self, context: RoundContext, start: SplitParams) -> Loss:
         level = self.level(context)
         first = self.first_unit(context)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -55,7 +56,7 @@ class DepthAlgorithm(MaskedAlgorithm):
         exits: the last layers of all blocks but the last one, after which a classifier
             stands: the mean over an image's pixels and a dense layer. None: four blocks
             of about equally many layers.
-        least_blocks: the fewest blocks that a client trains.
+        least_blocks: the fewest blocks that a client trains; all where there are not more.
     """
 
     exits: tuple[str, ...] | None = None
@@ -90,31 +91,27 @@ class DepthAlgorithm(MaskedAlgorithm):
         self, trained: DepthServerState, blocks: Array, exits: Array
     ) -> DepthServerState:
         """Masks of the blocks and classifiers that are flagged, (number,) bool each."""
-
-        def full(tree: PyTree, flag: Array) -> PyTree:
-            of_leaf = lambda leaf: jnp.full(leaf.shape, flag, leaf.dtype)
-            return jax.tree.map(of_leaf, tree)
-
         block = block_of_layers(self.model, self.ends)
 
-        def side(layers: PyTree) -> PyTree:
-            return {name: full(layers[name], blocks[block[name]]) for name in layers}
+        def full(layers: PyTree, flags: Array) -> PyTree:
+            masks = {}
+            for name, layer in layers.items():
+                of_leaf = partial(jnp.full_like, fill_value=flags[block[name]])
+                masks[name] = jax.tree.map(of_leaf, layer)
+            return masks
 
-        params = SplitParams(
-            side(trained.params.representation), side(trained.params.head)
-        )
-        masks = {
-            name: full(trained.exits[name], exits[block[name]]) for name in trained.exits
-        }
-        return DepthServerState(params, masks)
+        representation, head = trained.params
+        params = SplitParams(full(representation, blocks), full(head, blocks))
+        return DepthServerState(params, full(trained.exits, exits))
 
     def losses(
         self, trained: DepthServerState, x: Array, y: Array, key: Key | None
     ) -> tuple[Array, Array]:
         """Losses of all classifiers, (batch, classifiers), and their logits."""
         logits = exit_logits(self.model, trained.params, trained.exits, x, key)
-        of_exit = lambda logits: self.model.loss(logits, y)
-        return jax.vmap(of_exit, in_axes=1, out_axes=1)(logits), logits
+        # over the classifiers
+        losses = jax.vmap(self.model.loss, in_axes=(1, None), out_axes=1)
+        return losses(logits, y), logits
 
     @override
     def state_of(self, trained: DepthServerState) -> DepthServerState:
@@ -217,7 +214,7 @@ class DepthFL(DepthAlgorithm):
         return self.masks_of(trained, flags, flags)
 
     @override
-    def loss_in(self, context: RoundContext) -> Loss:
+    def loss_in(self, context: RoundContext, start: DepthServerState) -> Loss:
         number = len(self.sizes)
         blocks = self.blocks_in(context)
         taught = is_first(blocks, number)
@@ -232,8 +229,6 @@ class DepthFL(DepthAlgorithm):
             # sum_i CE(z_i, y) + weight / (d - 1) sum_{j != i} KL(p_j || p_i), p_j constant
             losses, logits = self.losses(trained, x, y, key)
             of_labels = jnp.sum(jnp.where(taught, losses, 0), axis=1)
-            if number == 1:
-                return of_labels
             others = jnp.maximum(blocks - 1, 1).astype(logits.dtype)
             of_pairs = jnp.where(pairs, divergences(logits), 0)
             divergence = jnp.sum(of_pairs, axis=(1, 2)) / others

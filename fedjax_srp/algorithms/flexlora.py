@@ -20,8 +20,9 @@ class FlexLoRA(RankAlgorithm):
 
     As `HetLoRA`, but the mean is that of the products A_i B_i, of which each client gets
     the best approximation of its rank: the largest singular values and their vectors, A
-    <- U and B <- S V^T. So no zeros are averaged. For `participation.PartialWork(4)`. The
-    paper weighs clients by their numbers of examples, `weighting="num_examples"`.
+    <- U and B <- S V^T, a split of our own. So no zeros are averaged. For
+    `participation.PartialWork(4)`. The paper weighs clients by their numbers of examples,
+    `weighting="num_examples"`.
 
     A client sends its matrices; the simulator's message is their product, and the server
     decomposes one matrix as large as each kernel in every round. Singular vectors of near
@@ -29,7 +30,8 @@ class FlexLoRA(RankAlgorithm):
     the last digits; their products agree.
 
     Evaluations: `global` (the default), the whole model; `fine_tune`, its matrices
-    trained on the client; `fine_tune_all`, which is the same with a frozen base.
+    trained on the client; `fine_tune_all`, the same with other batches, where weight decay
+    moves the base too.
 
     Example:
         >>> import fedjax_srp as srp

@@ -149,7 +149,8 @@ class HetLoRA(RankAlgorithm):
     rank; the operations are those of training with W + scaling A B in place of W.
 
     Evaluations: `global` (the default), the whole model; `fine_tune`, its matrices
-    trained on the client; `fine_tune_all`, which is the same with a frozen base.
+    trained on the client; `fine_tune_all`, the same with other batches, where weight decay
+    moves the base too.
 
     Args:
         aggregation: weights of the clients' matrices: their norms, or equal ones.

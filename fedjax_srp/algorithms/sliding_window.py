@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -39,9 +38,10 @@ class SlidingWindow(DepthAlgorithm):
     trains every block in turn. The server averages each block over the clients that
     train it. For `participation.PartialWork(4)`.
 
-    It is the window of FedEL (Zhang et al., 2025), which fits each client's time: here the
-    policy fits w. FedEL's choice of important tensors within the window, and its
-    correction of that choice by the global model, are left out.
+    The window is that of FedEL (Zhang et al., 2025), which fits it to each client's time:
+    here the policy sets w. The rule by which it moves, and the classifiers, are our own.
+    FedEL's choice of important tensors within the window, and its correction of that
+    choice by the global model, are left out.
 
     `clocks.Devices` charges the mean operations over the places of the window, and the
     messages of the highest place: a download of all blocks, an upload of the last w. The
@@ -115,25 +115,17 @@ class SlidingWindow(DepthAlgorithm):
         return (mean_entry(masks) + mean_entry(downloads)) / 2
 
     @override
-    def projection(
-        self, trained: DepthServerState, masks: DepthServerState
-    ) -> Callable[[PyTree], PyTree]:
-        def frozen(stepped: DepthServerState) -> DepthServerState:
-            """Take back what the optimizer has done outside of the window."""
-            keep = lambda mask, new, old: jnp.where(mask > 0, new, old)
-            return jax.tree.map(keep, masks, stepped, trained)
-
-        return frozen
-
-    @override
-    def loss_in(self, context: RoundContext) -> Loss:
+    def loss_in(self, context: RoundContext, start: DepthServerState) -> Loss:
         last = self.last(context)
+        masks = self.masks(start, context)
+        in_window = lambda mask, new, old: jnp.where(mask > 0, new, old)
 
         def loss(
             trained: DepthServerState, frozen: PyTree, x: Array, y: Array, key: Key | None
         ) -> Array:
-            # CE of the classifier at the end of the window
-            losses, _ = self.losses(trained, x, y, key)
+            # CE of the classifier at the end of the window, above blocks as they were
+            whole = jax.tree.map(in_window, masks, trained, start)
+            losses, _ = self.losses(whole, x, y, key)
             return jnp.sum(jnp.where(last, losses, 0), axis=1)
 
         return loss

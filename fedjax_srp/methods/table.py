@@ -118,7 +118,7 @@ _ROWS: dict[str, Recipe] = {
     "fedrolex": Recipe(algorithms.FedRolex, "partial_work", 1, "FedRolex", None, None, "Alam et al. 2022, rates by units of work", NARROW),  # noqa: E501
     "fjord": Recipe(algorithms.FjORD, "partial_work", 1, "FjORD", None, None, "Horvath et al. 2021, without distillation", NARROW),  # noqa: E501
     "depthfl": Recipe(algorithms.DepthFL, "partial_work", 1, "DepthFL", None, None, "Kim et al. 2023, DepthFL (FedAvg), depths by units of work", FOUR),  # noqa: E501
-    "sliding_window": Recipe(algorithms.SlidingWindow, "partial_work", 1, "Sliding window", None, None, "the window of FedEL, Zhang et al. 2025, without its choice of tensors", FOUR),  # noqa: E501
+    "sliding_window": Recipe(algorithms.SlidingWindow, "partial_work", 1, "Sliding window", None, None, "after FedEL, Zhang et al. 2025: its window, moved by a rule of our own", FOUR),  # noqa: E501
     "hetlora": Recipe(algorithms.HetLoRA, "partial_work", 1, "HetLoRA", None, None, "Cho et al. 2024, ranks by units of work, without pruning", FOUR),  # noqa: E501
     "flexlora": Recipe(algorithms.FlexLoRA, "partial_work", 1, "FlexLoRA", None, None, "Bai et al. 2024, ranks by units of work", FOUR),  # noqa: E501
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),

@@ -322,12 +322,25 @@ class Refused(NamedTuple):
         Refused(
             lambda: prepared(Coded(small("HeteroFL"), down=TopK(0.1)), DATA), "^down=TopK"
         ),
+        *(
+            Refused(
+                lambda name=name: prepared(Coded(small(name), TopK(0.1)), DATA),
+                f"^up=TopK.*{name.lower()}'s clients.*Quantized or Half",
+            )
+            for name in ("DepthFL", "HetLoRA")
+        ),
         Refused(
-            lambda: prepared(
-                Coded(TABLE["linear_fedrep"].make(), Half()),
-                TABLE["linear_fedrep"].data(),
-            ),
-            "^up=Half.*short cut.*up=None",
+            lambda: prepared(Coded(small("SlidingWindow"), down=TopK(0.1)), DATA),
+            "^down=TopK.*sliding_window's clients.*Quantized or Half",
+        ),
+        *(
+            Refused(
+                lambda name=name: prepared(
+                    Coded(TABLE[name].make(), Half()), TABLE[name].data()
+                ),
+                f"^up=Half.*{name}'s message is a short cut.*up=None",
+            )
+            for name in ("linear_fedrep", "flexlora")
         ),
     ],
 )

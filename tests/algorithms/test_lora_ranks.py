@@ -6,45 +6,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engine import counted
-from recorded_orders import RecordedOrders
+from parts_of_models import (
+    BATCH,
+    EPOCHS,
+    NUM_ROUNDS,
+    SGD,
+    clients,
+    participants,
+    policy,
+    training,
+)
 from reference import lora_ranks
-from reference.local import Sgd, batches, weight
 from reference.small import (
-    KEY,
     Run,
     assert_close,
-    clients_of,
     federation,
     model,
     prepared,
     refused,
     scripted,
+    simulate,
 )
 from setting import by_layer
 
 import fedjax_srp as srp
 
-COUNTS, TEST_COUNTS = (4, 3, 7, 5, 8), (2, 2, 2, 2, 2)
-BATCH, EPOCHS, SGD = 3, 2, Sgd(0.3, momentum=0.5)
-IDS, SIZES = [[0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [1, 3, 4, 0, 2]], [4, 2, 3]
-WORK = [[3, 1, 2, 1, 1], [1, 2, 1, 1, 1], [1, 9, 2, 1, 1]]
 RANKS, SCALING = (1, 2, 3), 1.5
-
-
-def training(weighting="uniform"):
-    optimizer = srp.SGD(SGD.step, SGD.momentum)
-    return srp.Training(optimizer, batch_size=BATCH, epochs=EPOCHS, weighting=weighting)
-
-
-def trained_by_hand(t, size, base, matrices, clients, orders):
-    """The participants' matrices in round t."""
-    parts = []
-    for i, work in zip(IDS[t][:size], WORK[t][:size], strict=True):
-        rank = RANKS[min(work, 3) - 1]
-        rows = [*batches(orders.epochs(t, i, "local", EPOCHS), BATCH)]
-        of_client = clients[i].x, clients[i].y, rows, SGD
-        parts.append(lora_ranks.client(base, matrices, rank, SCALING, *of_client))
-    return parts
+PLAIN = SGD._replace(decay=0.0)
 
 
 @pytest.mark.short("num_examples-sparsity", "num_examples-svd")
@@ -52,22 +40,25 @@ def trained_by_hand(t, size, base, matrices, clients, orders):
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_ranks_are_cut_out_trained_and_averaged(aggregation, weighting):
     with jax.enable_x64(True):
-        clients = clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)
+        of_clients = clients()
         split_model = model(dtype=jnp.float64)
         adapted = srp.models.lora(split_model, scaling=SCALING)
+        options = adapted, training(weighting, PLAIN), RANKS
         if aggregation == "svd":
-            algorithm = srp.algorithms.FlexLoRA(adapted, training(weighting), RANKS)
+            algorithm = srp.algorithms.FlexLoRA(*options)
         else:
-            algorithm = srp.algorithms.HetLoRA(
-                adapted, training(weighting), RANKS, aggregation
-            )
-        run = Run(algorithm, federation(clients), scripted(IDS, SIZES, WORK))
+            algorithm = srp.algorithms.HetLoRA(*options, aggregation)
+        run = Run(algorithm, federation(of_clients), policy())
         params = jax.tree.map(np.asarray, run.host_state().server.params)
         base = by_layer(split_model, params.representation)
-        orders = RecordedOrders(KEY, COUNTS, BATCH)
-        for t, size in enumerate(SIZES):
-            parts = trained_by_hand(t, size, base, params.head, clients, orders)
-            weights = [weight(weighting, clients[i]) for i in IDS[t][:size]]
+        for t in range(NUM_ROUNDS):
+            parts, weights = [], []
+            for each in participants(t, of_clients, weighting):
+                rank = RANKS[min(each.work, 3) - 1]
+                matrices = base, params.head, rank, SCALING
+                examples = each.x, each.y, each.rows, PLAIN
+                parts.append(lora_ranks.client(*matrices, *examples))
+                weights.append(each.weight)
             run.rounds()
             params = jax.tree.map(np.asarray, run.host_state().server.params)
             if aggregation == "svd":
@@ -78,6 +69,8 @@ def test_ranks_are_cut_out_trained_and_averaged(aggregation, weighting):
                 for pair in params.head.values():
                     columns = pair["a"].T @ pair["a"]
                     np.testing.assert_allclose(columns, np.eye(3), atol=1e-9)
+                    largest = np.abs(pair["a"]).argmax(axis=0)
+                    assert (pair["a"][largest, range(3)] > 0).all()
             else:
                 expected = lora_ranks.hetlora(
                     parts, weights, RANKS[-1], aggregation == "sparsity"
@@ -88,21 +81,20 @@ def test_ranks_are_cut_out_trained_and_averaged(aggregation, weighting):
 
 def test_equal_ranks_are_fedavg_of_lora():
     with jax.enable_x64(True):
-        data = federation(clients_of(COUNTS, TEST_COUNTS, dtype=np.float64))
+        data = federation(clients())
         frozen = srp.models.lora(model(dtype=jnp.float64), rank=2, is_frozen=True)
-        options = {"training": training("num_examples")}
+        options = {"training": training("num_examples", PLAIN)}
         algorithms = (
             srp.algorithms.HetLoRA(
                 frozen, ranks=(2, 2, 2), aggregation="zero_padding", **options
             ),
             srp.algorithms.FedAvg(frozen, **options),
         )
-        works = WORK, [[1] * 5] * 3
+        policies = policy(), policy([[1] * 5] * NUM_ROUNDS)
         params = []
-        for algorithm, work in zip(algorithms, works, strict=True):
-            run = Run(algorithm, data, scripted(IDS, SIZES, work))
-            for _ in SIZES:
-                run.rounds()
+        for algorithm, participation in zip(algorithms, policies, strict=True):
+            run = Run(algorithm, data, participation)
+            run.rounds(NUM_ROUNDS)
             params.append(run.host_state().server.params)
         assert_close(params[0], params[1], 1e-12)
 
@@ -110,10 +102,10 @@ def test_equal_ranks_are_fedavg_of_lora():
 def test_products_of_a_single_client_are_kept():
     """One client of the whole rank: the server's factors have the product that it sent."""
     with jax.enable_x64(True):
-        data = federation(clients_of(COUNTS, TEST_COUNTS, dtype=np.float64))
+        data = federation(clients())
         found = []
         for cls in (srp.algorithms.FlexLoRA, srp.algorithms.HetLoRA):
-            algorithm = cls(model(dtype=jnp.float64), training(), ranks=(5,))
+            algorithm = cls(model(dtype=jnp.float64), training(sgd=PLAIN), ranks=(5,))
             run = Run(algorithm, data, scripted([[2]], [1], [[1]]))
             run.rounds()
             found.append(lora_ranks.products_of(run.host_state().server.params.head))
@@ -121,9 +113,9 @@ def test_products_of_a_single_client_are_kept():
 
 
 def test_clients_without_a_step_change_nothing():
-    data = federation(clients_of(COUNTS, TEST_COUNTS))
+    data = federation(clients(np.float32))
     algorithm = srp.algorithms.HetLoRA(model(), srp.Training(epochs=0))
-    run = Run(algorithm, data, scripted(IDS, SIZES, WORK))
+    run = Run(algorithm, data, policy())
     before = run.host_state().server
     run.rounds()
     assert_close(run.host_state().server, before, 0)  # B is 0, and so are all norms
@@ -137,7 +129,9 @@ def test_a_rank_costs_what_is_counted_by_hand():
     operations, _ = counted.mlp(5, 4)
     shares = []
     for cls in (srp.algorithms.HetLoRA, srp.algorithms.FlexLoRA):
-        run = prepared(cls(net, training(), ranks=RANKS), data, clock=counted.UNIT)
+        run = prepared(
+            cls(net, training(sgd=PLAIN), ranks=RANKS), data, clock=counted.UNIT
+        )
         for level, rank in enumerate(RANKS):
             # of a step: A B, and the gradients of A and B from that of the kernel
             of_matrices = sum(3 * 2 * rank * m * n for m, n in widths)
@@ -149,6 +143,16 @@ def test_a_rank_costs_what_is_counted_by_hand():
             assert run.costs.bytes_up[level] == run.costs.bytes_down[level] == size
         shares.append(run.sizes.messages)
     assert shares[0] == shares[1] == (size, size)  # those of the largest rank
+
+
+def test_the_share_of_a_client_is_that_of_its_rank():
+    work = [[1, 2, 3, 1, 1]]
+    policy = scripted([[0, 1, 2, 3, 4]], [5], work)
+    data = federation(clients(np.float32))
+    algorithm = srp.algorithms.HetLoRA(model(), training(), RANKS)
+    history = simulate(algorithm, data, 1, participation=policy)
+    share = np.mean(np.array(RANKS)[np.array(work) - 1]) / max(RANKS)
+    np.testing.assert_allclose(history.metrics["message_share"], share, rtol=1e-6)
 
 
 def test_ranks_need_kernels_and_numbers():
