@@ -138,7 +138,7 @@ class FedCAC(GlobalModel):
         return ClientOutput(
             message=FedCACMessage(local.params, jnp.packbits(flags)),
             state=FedCACClientState(local.params, critical),
-            weight=FedCACMessage(self.training.weight(examples), 1.0),  # type: ignore[arg-type]
+            weight=self.training.weight(examples),
             loss=local.loss,
         )
 
@@ -155,17 +155,18 @@ class FedCAC(GlobalModel):
         dtype = jnp.zeros(()).dtype
 
         def common(one: PyTree) -> Array:
-            """Number of flags in common with each of the others."""
+            """Number of flags in common with each participant, (participants,)."""
 
             def of_leaf(a: Array, b: Array) -> Array:
                 rows = b.reshape(b.shape[0], -1).astype(dtype)
-                of_one = a.reshape(-1, rows.shape[1]).astype(dtype)
-                return jnp.matmul(of_one, rows.T, precision="highest")
+                of_one = a.reshape(-1).astype(dtype)
+                return jnp.matmul(rows, of_one, precision="highest")
 
-            return sum(jax.tree.leaves(jax.tree.map(of_leaf, one, flags)))  # type: ignore[return-value]
+            products = jax.tree.leaves(jax.tree.map(of_leaf, one, flags))
+            return jnp.asarray(sum(products))
 
         # The mean and the largest overlap of two participants, the same for all clients.
-        products = common(flags)
+        products = jax.vmap(common)(flags)
         counts = jnp.diagonal(products)
         overlaps = overlap(products, counts[:, None], counts[None])
         others_than = ~jnp.eye(counts.shape[0], dtype=bool)
@@ -179,7 +180,7 @@ class FedCAC(GlobalModel):
         # The client's own overlap is 1: it is among these, or nobody is.
         own_count = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(own.critical))
         own_count = jnp.asarray(own_count).astype(dtype)
-        similar = overlap(common(own.critical)[0], own_count, counts)
+        similar = overlap(common(own.critical), own_count, counts)
         rounding = 8 * jnp.finfo(dtype).eps
         is_alike = takes_part & (similar >= threshold - rounding)
         number = jnp.sum(is_alike)
