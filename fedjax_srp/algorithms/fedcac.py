@@ -25,10 +25,10 @@ from fedjax_srp.base import (
     nothing,
     unchanged,
 )
-from fedjax_srp.messages.largest import largest, magnitudes
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Above, Share, part
+from fedjax_srp.xla.largest import largest, magnitudes
 
 
 class FedCACClientState(NamedTuple):
