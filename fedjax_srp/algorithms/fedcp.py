@@ -10,8 +10,8 @@ from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, Penalty
-from fedjax_srp.algorithms.gpfl import normalized, uniform_layer, unit_rows
-from fedjax_srp.algorithms.local import dtype_of, local_sgd
+from fedjax_srp.algorithms.gpfl import GPFL, normalized, uniform_layer, unit_rows
+from fedjax_srp.algorithms.local import dtype_of
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -106,6 +106,10 @@ class FedCP(ExampleAlgorithm):
     """
 
     alignment_penalty: Penalty = 5.0
+
+    # `fine_tune` trains a head as that of GPFL.
+    loss_of_head = GPFL.loss_of_head
+    tuned_head = GPFL.tuned_head
 
     @override
     def init(self, key: Key, data: Any) -> FedCPParts:
@@ -222,25 +226,11 @@ class FedCP(ExampleAlgorithm):
         """The shared parts with the client's own head beside the global one."""
         return Partial(self.outputs, self.judged(server, state.head))
 
-    def loss_of_head(
-        self, head: PyTree, judged: Judged, x: Array, y: Array, key: Key | None
-    ) -> Array:
-        """The loss of a head beside the global one, (batch,)."""
-        parts = judged.parts
-        parts = parts._replace(params=parts.params._replace(head=head))
-        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
-
     @evaluation
     def fine_tune(
         self, key: Key, server: FedCPParts, state: FedCPClientState, examples: Examples
     ):
         """The shared parts with two global heads, of which one is trained on the client."""
-        head = local_sgd(
-            named_key(key, "head"),
-            self.loss_of_head,
-            server.params.head,
-            self.judged(server, server.params.head),
-            examples,
-            self.tuning,
-        ).params
+        start = self.judged(server, server.params.head)
+        head = self.tuned_head(key, start, examples)
         return Partial(self.outputs, self.judged(server, head))

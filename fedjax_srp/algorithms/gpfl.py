@@ -259,12 +259,23 @@ class GPFL(ExampleAlgorithm):
         return Partial(self.outputs, Judged(parts, condition))
 
     def loss_of_head(
-        self, head: PyTree, judged: Judged, x: Array, y: Array, key: Key | None
+        self, head: PyTree, judged: PyTree, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """The loss of a head behind the valve, (batch,)."""
+        """The loss of a head among given parts, (batch,)."""
         parts = judged.parts
         parts = parts._replace(params=parts.params._replace(head=head))
-        return self.model.loss(self.outputs(Judged(parts, judged.condition), x), y)
+        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
+
+    def tuned_head(self, key: Key, judged: PyTree, examples: Examples) -> PyTree:
+        """The head of given parts, trained on the client."""
+        return local_sgd(
+            named_key(key, "head"),
+            self.loss_of_head,
+            judged.parts.params.head,
+            judged,
+            examples,
+            self.tuning,
+        ).params
 
     @evaluation
     def fine_tune(
@@ -274,13 +285,6 @@ class GPFL(ExampleAlgorithm):
         mean head, which clients never send, trained on the client.
         """
         judged = Judged(server, self.condition(server.embeddings, examples))
-        head = local_sgd(
-            named_key(key, "head"),
-            self.loss_of_head,
-            server.params.head,
-            judged,
-            examples,
-            self.tuning,
-        ).params
+        head = self.tuned_head(key, judged, examples)
         parts = server._replace(params=server.params._replace(head=head))
         return Partial(self.outputs, judged._replace(parts=parts))
