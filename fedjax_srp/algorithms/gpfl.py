@@ -1,4 +1,4 @@
-"""GPFL: shared embeddings of the classes guide features, a valve divides them."""
+"""GPFL: shared embeddings of the classes guide features, a valve separates them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GPFLParts(NamedTuple):
 
     params: SplitParams
     embeddings: Array  # (num_classes, num_features): C, a vector for each class
-    # Two layers, gamma and beta, that make a scale and a shift from a condition.
+    # Two layers, gamma and beta, which compute a scale and a shift from a condition.
     valve: dict[str, dict[str, Array]]
 
 
@@ -97,15 +97,15 @@ class GPFL(ExampleAlgorithm):
     """GPFL (Zhang et al., 2023): the representation below the model's cut, an embedding
     of every class and a conditional valve are shared; heads are personal.
 
-    The valve scales and shifts the features by what it makes of a condition. With the
-    condition p_i, the embeddings weighted by the client's shares of the classes, they go
-    to its head, and to its cross-entropy. With the mean embedding g as condition, they
-    are guided: by the cross-entropy of their cosines with the embeddings, and by lambda
-    times their distance to the downloaded embeddings of their classes, a norm over the
-    whole batch as in the authors' code. All parts take the same steps; embeddings and
-    valve have a weight decay mu of their own. Conditions follow from the downloaded
-    embeddings; in the authors' code from those that the client itself trained last, and
-    they are zero in the first round.
+    The valve scales and shifts the features by numbers that it computes from a condition.
+    Under the condition p_i, the embeddings weighted by the client's class shares, they go
+    to its head, and to its cross-entropy. Under the mean embedding g, they are guided: by
+    the cross-entropy of their cosines with the embeddings, and by lambda times their
+    distance to the downloaded embeddings of their classes, a norm over the whole batch as
+    in the authors' code. All parts take the same steps; embeddings and valve also have a
+    weight decay mu. Conditions follow from the downloaded embeddings; in the authors'
+    code from those that the client itself trained last, and they are zero in the first
+    round.
 
     Evaluations: `own_model` (the default), the client's head behind the valve under its
     own condition; `fine_tune`, the same with the last participants' mean head, trained on
@@ -161,12 +161,12 @@ class GPFL(ExampleAlgorithm):
 
     def through(self, valve: PyTree, condition: Array, features: Array) -> Array:
         """Features (batch, num_features) behind the valve under a condition."""
-        made = {}
+        affine = {}
         for name, layer in valve.items():
             dense = jnp.matmul(condition[None], layer["kernel"]) + layer["bias"][None]
-            made[name] = normalized(layer, jax.nn.relu(dense))
+            affine[name] = normalized(layer, jax.nn.relu(dense))
         # relu((gamma + 1) * f + beta)
-        return jax.nn.relu(features * (made["gamma"] + 1) + made["beta"])
+        return jax.nn.relu(features * (affine["gamma"] + 1) + affine["beta"])
 
     def outputs(self, judged: Judged, x: Array) -> Array:
         """The outputs of a head behind the valve, (batch, num_classes)."""
@@ -221,7 +221,7 @@ class GPFL(ExampleAlgorithm):
         own = self.condition(down.embeddings, examples)
         # g = (1 / number of classes) sum_c C_c
         guides = Guides(down.embeddings, own, jnp.mean(down.embeddings, axis=0))
-        # all parts <- local SGD from the downloaded ones and the own head
+        # all parts <- local SGD from the downloaded ones and the personal head
         start = down._replace(params=down.params._replace(head=state.head))
         local = self.local_sgd(
             key,
