@@ -32,8 +32,15 @@ def test_in_round_beta_the_pair_of_the_largest_overlap_is_averaged():
     """The threshold is then the largest overlap, up to rounding; who takes no part is not read."""
     algorithm = TABLE["fedcac"].make(collaboration_rounds=float(BETA))
     rng = np.random.default_rng(0)
-    flags = rng.random((40, 5, 30)) < 0.4  # trials, participants, parameters
-    models = rng.standard_normal((5, 30)).astype(np.float32)
+    # trials, participants, parameters: at random, or with equal overlaps of all pairs
+    at_random = rng.random((20, 5, 60)) < 0.15
+    equal = np.zeros((10, 5, 60), bool)
+    for trial in range(10):
+        equal[trial, :, : trial + 1] = True
+        for i in range(4):
+            equal[trial, i, 20 + 9 * i : 29 + 9 * i] = True
+    flags = np.concatenate([at_random, equal])
+    models = rng.standard_normal((5, 60)).astype(np.float32)
     models[4] = np.nan
     takes_part = jnp.array([True] * 4 + [False])
     now = RoundContext(
