@@ -1,4 +1,4 @@
-"""FedCAC: critical parameters come from clients whose critical parameters are alike."""
+"""FedCAC: critical parameters are averaged over clients whose critical ones overlap."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fedjax_srp.base import (
     nothing,
     unchanged,
 )
-from fedjax_srp.messages.largest import largest, magnitudes
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Above, Share, part
+from fedjax_srp.xla.largest import largest, magnitudes
 
 
 class FedCACClientState(NamedTuple):
-    """The client's customized model, and the flags M_i of its critical parameters."""
+    """The client's personal model, and the flags M_i of its critical parameters."""
 
-    own: SplitParams  # the model that it trained, until it downloads the mean
+    own: SplitParams  # as trained; after the round a mean of similar clients' models
     critical: PyTree  # bool, of the shape of the model
 
 
@@ -46,7 +46,7 @@ class FedCACMessage(NamedTuple):
 
 
 def overlap(products: Array, own: Array, others: Array) -> Array:
-    """O_ij, from the numbers of flags that both have, that i has, and that j has."""
+    """The overlap O_ij, from the numbers of flags in common, of i and of j."""
     # O_ij = 1 - |M_i - M_j|_1 / (|M_i|_1 + |M_j|_1)
     together = own + others
     return 1 - (together - 2 * products) / jnp.maximum(together, 1)
@@ -55,17 +55,17 @@ def overlap(products: Array, own: Array, others: Array) -> Array:
 @part
 class FedCAC(GlobalModel):
     """FedCAC (Wu et al., 2023), cautiously aggressive collaboration: a global model as in
-    `FedAvg`, in which every client replaces its critical parameters.
+    `FedAvg`, in which the critical parameters of every client are personal.
 
-    A participant starts from the global model with its own critical parameters. After
-    training, those of each array whose change times their value is largest, `|(v - w) v|`,
-    are critical; one that did not move is none. The flags are sent beside the model. Two
-    participants overlap by the share of their critical parameters that both have, O_ij;
-    participant i then downloads the mean of its own model and of those with O_ij at least
-    `O_mean + (t / beta) (O_max - O_mean)` in round t, of which it uses the critical
-    parameters. After round beta each client is alone with them. Means are those of the
-    participants; a client that takes no part keeps what it has. Statistics of BatchNorm
-    are never critical. With `critical_share=0` this is `FedAvg`.
+    A participant starts from the global model with its personal critical parameters.
+    After training, those parameters of each array whose sensitivity `|(v - w) v|` is
+    largest are critical, unless they did not change; their flags are sent, too.
+    The overlap O_ij of two participants is the share of critical parameters in common;
+    participant i then downloads the mean of its model and of those with O_ij at least
+    `O_mean + (t / beta) (O_max - O_mean)` in round t, and keeps it for its critical
+    parameters. After round beta no overlap is large enough, unless all are equal. O_mean
+    and O_max are those of the participants; other clients keep their personal models.
+    Statistics of BatchNorm are never critical. With `critical_share=0` this is `FedAvg`.
 
     Evaluations: `own_model` (the default), the global model with the client's critical
     parameters, from which its next round would start; `global`, `fine_tune` (its head)
@@ -73,7 +73,8 @@ class FedCAC(GlobalModel):
 
     Args:
         training: of the clients; weighting is that of the global model.
-        critical_share: tau, of the parameters of each array; 0.5 for CIFAR-10 in the library FLing.
+        critical_share: tau, of the parameters of each array; 0.5 for CIFAR-10 in the
+            library FLing.
         collaboration_rounds: beta; 100 for CIFAR-10 in FLing, 170 for CIFAR-100.
 
     Example:
@@ -96,13 +97,13 @@ class FedCAC(GlobalModel):
     @property
     @override
     def phases(self) -> tuple[Phase, ...]:
-        # After training every participant downloads the mean of those that are alike.
-        alike = Exchange(lambda state: state, self.mix)
-        finish = Phase("finish", nothing, self.take, unchanged, alike)
+        # After training every participant downloads the mean of similar clients' models.
+        similar = Exchange(lambda state: state, self.mix)
+        finish = Phase("finish", nothing, self.take, unchanged, similar)
         return (*super().phases, finish)
 
     def start_of(self, params: SplitParams, state: FedCACClientState) -> SplitParams:
-        """The global model with a client's own critical parameters."""
+        """The global model with a client's personal critical parameters."""
         # w_i = M_i v_i + (1 - M_i) w
         return jax.tree.map(jnp.where, state.critical, state.own, params)
 
@@ -138,7 +139,7 @@ class FedCAC(GlobalModel):
         return ClientOutput(
             message=FedCACMessage(local.params, jnp.packbits(flags)),
             state=FedCACClientState(local.params, critical),
-            weight=FedCACMessage(self.training.weight(examples), 1.0),  # type: ignore[arg-type]
+            weight=self.training.weight(examples),
             loss=local.loss,
         )
 
@@ -149,23 +150,24 @@ class FedCAC(GlobalModel):
         others: Participants,
         context: RoundContext,
     ) -> SplitParams:
-        """The mean of the models whose critical parameters are those of one client."""
+        """The mean of the models whose critical parameters overlap with one client's."""
         models, flags = others.shown
         takes_part = others.takes_part
         dtype = jnp.zeros(()).dtype
 
         def common(one: PyTree) -> Array:
-            """Number of flags in common with each of the others."""
+            """Number of flags in common with each participant, (participants,)."""
 
             def of_leaf(a: Array, b: Array) -> Array:
                 rows = b.reshape(b.shape[0], -1).astype(dtype)
-                of_one = a.reshape(-1, rows.shape[1]).astype(dtype)
-                return jnp.matmul(of_one, rows.T, precision="highest")
+                of_one = a.reshape(-1).astype(dtype)
+                return jnp.matmul(rows, of_one, precision="highest")
 
-            return sum(jax.tree.leaves(jax.tree.map(of_leaf, one, flags)))  # type: ignore[return-value]
+            products = jax.tree.leaves(jax.tree.map(of_leaf, one, flags))
+            return jnp.asarray(sum(products))
 
         # The mean and the largest overlap of two participants, the same for all clients.
-        products = common(flags)
+        products = jax.vmap(common)(flags)
         counts = jnp.diagonal(products)
         overlaps = overlap(products, counts[:, None], counts[None])
         others_than = ~jnp.eye(counts.shape[0], dtype=bool)
@@ -179,7 +181,7 @@ class FedCAC(GlobalModel):
         # The client's own overlap is 1: it is among these, or nobody is.
         own_count = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(own.critical))
         own_count = jnp.asarray(own_count).astype(dtype)
-        similar = overlap(common(own.critical)[0], own_count, counts)
+        similar = overlap(common(own.critical), own_count, counts)
         rounding = 8 * jnp.finfo(dtype).eps
         is_alike = takes_part & (similar >= threshold - rounding)
         number = jnp.sum(is_alike)
@@ -199,13 +201,13 @@ class FedCAC(GlobalModel):
     def take(
         self,
         key: Key,
-        customized: SplitParams,
+        mixture: SplitParams,
         state: FedCACClientState,
         examples: Examples,
         context: RoundContext,
     ):
-        """Keep the customized model."""
-        return ClientOutput((), state._replace(own=customized))
+        """Keep the mean of similar clients' models."""
+        return ClientOutput((), state._replace(own=mixture))
 
     @override
     def server(
@@ -226,5 +228,5 @@ class FedCAC(GlobalModel):
         state: FedCACClientState,
         examples: Examples,
     ):
-        """The global model with the client's own critical parameters."""
+        """The global model with the client's personal critical parameters."""
         return Partial(self.model.logits, self.start_of(server.params, state))

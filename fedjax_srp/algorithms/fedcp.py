@@ -10,8 +10,8 @@ from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, Penalty
-from fedjax_srp.algorithms.gpfl import normalized, uniform_layer, unit_rows
-from fedjax_srp.algorithms.local import dtype_of, local_sgd
+from fedjax_srp.algorithms.gpfl import GPFL, normalized, uniform_layer, unit_rows
+from fedjax_srp.algorithms.local import dtype_of
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -30,7 +30,7 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels, in the authors' code
 
 
 class FedCPClientState(NamedTuple):
-    """The client's head."""
+    """The client's personal head."""
 
     head: PyTree
 
@@ -46,7 +46,7 @@ class Fixed(NamedTuple):
     """What stays as it is while a client trains."""
 
     shared: SplitParams  # as downloaded
-    direction: Array  # (num_features,): of the client's head
+    direction: Array  # (num_features,): of the personal head
 
 
 class Judged(NamedTuple):
@@ -76,19 +76,20 @@ def discrepancy(a: Array, b: Array, weights: Array) -> Array:
 @part
 class FedCP(ExampleAlgorithm):
     """FedCP (Zhang et al., 2023), a conditional policy: the representation below the
-    model's cut, a head and a policy are shared; every client has a head of its own.
+    model's cut, a head and a policy are shared; every client has a personal head, too.
 
-    The policy, a dense layer with layer normalization, sees the features of an example
-    times the direction of the client's head, the sum of its rows. Its softmax gives a
-    share r of every feature to the own head, and 1 - r to the downloaded one, whose
-    outputs are added. A participant trains representation, own head and policy on its
-    cross-entropy plus lambda times the maximum mean discrepancy between the features of a
-    batch and those under the downloaded representation. For the global head it sends the
-    mean of its own and the downloaded one. The authors' code adds Gumbel noise to the
-    policy, also where clients are judged, and its first direction is random.
+    The policy, a dense layer with layer normalization, takes the features of an example
+    times the direction of the personal head, the normalized sum of its rows. Its softmax
+    gives a share r of every feature to the personal head, and 1 - r to the global one;
+    the outputs of both are added. A participant trains representation, personal head and
+    policy on its cross-entropy plus lambda times the maximum mean discrepancy between the
+    features of a batch and those under the downloaded representation. For the global head
+    it sends the mean of its personal and the downloaded one. The authors' code adds
+    Gumbel noise to the policy, also where clients are judged, and its first direction is
+    random.
 
     Evaluations: `own_model` (the default), both heads; `fine_tune`, the same with the
-    global head in place of the client's own, trained on the client.
+    global head in place of the personal one, trained on the client.
 
     Args:
         model: cut below one or more dense layers; features are what the policy divides.
@@ -106,6 +107,10 @@ class FedCP(ExampleAlgorithm):
     """
 
     alignment_penalty: Penalty = 5.0
+
+    # `fine_tune` trains a head as that of GPFL.
+    loss_of_head = GPFL.loss_of_head
+    tuned_head = GPFL.tuned_head
 
     @override
     def init(self, key: Key, data: Any) -> FedCPParts:
@@ -181,14 +186,14 @@ class FedCP(ExampleAlgorithm):
         examples: Examples,
         context: RoundContext,
     ):
-        # representation, own head, policy <- local SGD
+        # representation, personal head, policy <- local SGD
         start = down._replace(params=down.params._replace(head=state.head))
         fixed = Fixed(down.params, self.direction(state.head))
         local = self.local_sgd(
             key, start, examples, context, loss=self.separated, frozen=fixed
         )
         body, head = local.params.params
-        # (own head + global head) / 2
+        # (personal head + global head) / 2
         sent = jax.tree.map(lambda own, w: (own + w) / 2, head, down.params.head)
         return ClientOutput(
             message=local.params._replace(params=SplitParams(body, sent)),
@@ -219,28 +224,14 @@ class FedCP(ExampleAlgorithm):
     def own_model(
         self, key: Key, server: FedCPParts, state: FedCPClientState, examples: Examples
     ):
-        """The shared parts with the client's own head beside the global one."""
+        """The shared parts with the client's personal head beside the global one."""
         return Partial(self.outputs, self.judged(server, state.head))
-
-    def loss_of_head(
-        self, head: PyTree, judged: Judged, x: Array, y: Array, key: Key | None
-    ) -> Array:
-        """The loss of a head beside the global one, (batch,)."""
-        parts = judged.parts
-        parts = parts._replace(params=parts.params._replace(head=head))
-        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
 
     @evaluation
     def fine_tune(
         self, key: Key, server: FedCPParts, state: FedCPClientState, examples: Examples
     ):
         """The shared parts with two global heads, of which one is trained on the client."""
-        head = local_sgd(
-            named_key(key, "head"),
-            self.loss_of_head,
-            server.params.head,
-            self.judged(server, server.params.head),
-            examples,
-            self.tuning,
-        ).params
+        start = self.judged(server, server.params.head)
+        head = self.tuned_head(key, start, examples)
         return Partial(self.outputs, self.judged(server, head))

@@ -1,4 +1,4 @@
-"""GPFL: shared embeddings of the classes guide features, a valve divides them."""
+"""GPFL: shared embeddings of the classes guide features, a valve separates them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GPFLParts(NamedTuple):
 
     params: SplitParams
     embeddings: Array  # (num_classes, num_features): C, a vector for each class
-    # Two layers, gamma and beta, that make a scale and a shift from a condition.
+    # Two layers, gamma and beta, which compute a scale and a shift from a condition.
     valve: dict[str, dict[str, Array]]
 
 
@@ -97,15 +97,15 @@ class GPFL(ExampleAlgorithm):
     """GPFL (Zhang et al., 2023): the representation below the model's cut, an embedding
     of every class and a conditional valve are shared; heads are personal.
 
-    The valve scales and shifts the features by what it makes of a condition. With the
-    condition p_i, the embeddings weighted by the client's shares of the classes, they go
-    to its head, and to its cross-entropy. With the mean embedding g as condition, they
-    are guided: by the cross-entropy of their cosines with the embeddings, and by lambda
-    times their distance to the downloaded embeddings of their classes, a norm over the
-    whole batch as in the authors' code. All parts take the same steps; embeddings and
-    valve have a weight decay mu of their own. Conditions follow from the downloaded
-    embeddings; in the authors' code from those that the client itself trained last, and
-    they are zero in the first round.
+    The valve scales and shifts the features by numbers that it computes from a condition.
+    Under the condition p_i, the embeddings weighted by the client's class shares, they go
+    to its head, and to its cross-entropy. Under the mean embedding g, they are guided: by
+    the cross-entropy of their cosines with the embeddings, and by lambda times their
+    distance to the downloaded embeddings of their classes, a norm over the whole batch as
+    in the authors' code. All parts take the same steps; embeddings and valve also have a
+    weight decay mu. Conditions follow from the downloaded embeddings; in the authors'
+    code from those that the client itself trained last, and they are zero in the first
+    round.
 
     Evaluations: `own_model` (the default), the client's head behind the valve under its
     own condition; `fine_tune`, the same with the last participants' mean head, trained on
@@ -161,12 +161,12 @@ class GPFL(ExampleAlgorithm):
 
     def through(self, valve: PyTree, condition: Array, features: Array) -> Array:
         """Features (batch, num_features) behind the valve under a condition."""
-        made = {}
+        affine = {}
         for name, layer in valve.items():
             dense = jnp.matmul(condition[None], layer["kernel"]) + layer["bias"][None]
-            made[name] = normalized(layer, jax.nn.relu(dense))
+            affine[name] = normalized(layer, jax.nn.relu(dense))
         # relu((gamma + 1) * f + beta)
-        return jax.nn.relu(features * (made["gamma"] + 1) + made["beta"])
+        return jax.nn.relu(features * (affine["gamma"] + 1) + affine["beta"])
 
     def outputs(self, judged: Judged, x: Array) -> Array:
         """The outputs of a head behind the valve, (batch, num_classes)."""
@@ -221,7 +221,7 @@ class GPFL(ExampleAlgorithm):
         own = self.condition(down.embeddings, examples)
         # g = (1 / number of classes) sum_c C_c
         guides = Guides(down.embeddings, own, jnp.mean(down.embeddings, axis=0))
-        # all parts <- local SGD from the downloaded ones and the own head
+        # all parts <- local SGD from the downloaded ones and the personal head
         start = down._replace(params=down.params._replace(head=state.head))
         local = self.local_sgd(
             key,
@@ -259,12 +259,23 @@ class GPFL(ExampleAlgorithm):
         return Partial(self.outputs, Judged(parts, condition))
 
     def loss_of_head(
-        self, head: PyTree, judged: Judged, x: Array, y: Array, key: Key | None
+        self, head: PyTree, judged: PyTree, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """The loss of a head behind the valve, (batch,)."""
+        """The loss of a head among given parts, (batch,)."""
         parts = judged.parts
         parts = parts._replace(params=parts.params._replace(head=head))
-        return self.model.loss(self.outputs(Judged(parts, judged.condition), x), y)
+        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
+
+    def tuned_head(self, key: Key, judged: PyTree, examples: Examples) -> PyTree:
+        """The head of given parts, trained on the client."""
+        return local_sgd(
+            named_key(key, "head"),
+            self.loss_of_head,
+            judged.parts.params.head,
+            judged,
+            examples,
+            self.tuning,
+        ).params
 
     @evaluation
     def fine_tune(
@@ -274,13 +285,6 @@ class GPFL(ExampleAlgorithm):
         mean head, which clients never send, trained on the client.
         """
         judged = Judged(server, self.condition(server.embeddings, examples))
-        head = local_sgd(
-            named_key(key, "head"),
-            self.loss_of_head,
-            server.params.head,
-            judged,
-            examples,
-            self.tuning,
-        ).params
+        head = self.tuned_head(key, judged, examples)
         parts = server._replace(params=server.params._replace(head=head))
         return Partial(self.outputs, judged._replace(parts=parts))

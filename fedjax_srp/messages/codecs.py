@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.base import Array, Key, named_key
-from fedjax_srp.messages.largest import largest, magnitudes
 from fedjax_srp.parts.part import (
     Above,
     AtLeast,
@@ -24,6 +23,7 @@ from fedjax_srp.parts.part import (
     part,
     undefined,
 )
+from fedjax_srp.xla.largest import largest, magnitudes
 
 SEED_BITS = 64
 Kept = Annotated[

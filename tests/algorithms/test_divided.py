@@ -1,5 +1,8 @@
-"""FedCP and GPFL: heads that are refused, features that are divided, conditions."""
+"""FedCP and GPFL: heads that are refused, features that are divided, conditions, fine-tuning."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,3 +46,24 @@ def test_the_condition_of_one_class_is_its_embedding():
     np.testing.assert_allclose(found, server.embeddings[2], rtol=1e-6)
     nobody = examples._replace(count=jnp.int32(0))
     assert not algorithm.condition(server.embeddings, nobody).any()
+
+
+@pytest.mark.parametrize("name", ["fedcp", "gpfl"])
+def test_fine_tuning_trains_the_servers_head_and_no_other_part(name):
+    algorithm, server, state, examples = started(name)
+    expected = algorithm.own_model(KEY, server, state, examples)  # has the server's head
+    other = state._replace(head=jax.tree.map(jnp.zeros_like, state.head))
+    untrained = dataclasses.replace(algorithm, fine_tune_epochs=0)
+    found = untrained.fine_tune(KEY, server, other, examples)
+    np.testing.assert_array_equal(found(examples.x), expected(examples.x))
+
+    tuned = algorithm.fine_tune(KEY, server, other, examples)
+    (before,), (after,) = expected.args, tuned.args
+    rest = after.parts.params._replace(head=before.parts.params.head)
+    jax.tree.map(
+        np.testing.assert_array_equal, after.parts._replace(params=rest), before.parts
+    )
+    loss = lambda predict: float(
+        algorithm.model.loss(predict(examples.x), examples.y)[: examples.count].mean()
+    )
+    assert loss(tuned) < loss(expected)

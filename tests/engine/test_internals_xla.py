@@ -1,4 +1,4 @@
-"""Loops under vmap: alone, nested, and closing over tracers; options of the compiler; cores."""
+"""Loops under vmap: alone, nested, and closing over tracers; options of the compiler; cores; the largest scores."""
 
 import os
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 import fedjax_srp as srp
 from fedjax_srp.xla import backend, cores
+from fedjax_srp.xla.largest import largest, magnitudes
 from fedjax_srp.xla.loops import batch_max, mapped_with, reversible, sequential
 
 BOUNDS = jnp.array([[1, 4, 2], [0, 3, 5]], jnp.int32)
@@ -191,3 +192,27 @@ def test_a_users_optimization_level_is_kept(monkeypatch):
     assert not backend.options_for_one_run("gpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
     assert not backend.options_for_one_run("cpu")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).standard_normal(500),
+        np.random.default_rng(1).standard_normal(500) ** 9,
+        np.round(np.random.default_rng(2).standard_normal(500)),  # ties
+        np.zeros(7),
+        np.array([np.nan, -np.inf, np.inf, 1e-45, -0.0]),
+    ],
+    ids=["even", "heavy tails", "ties", "zeros", "specials"],
+)
+@pytest.mark.parametrize("share", [0.002, 0.3, 1.0])
+def test_the_largest_are_those_of_a_stable_sort(values, share):
+    kept = max(1, round(share * values.size))
+    order = np.argsort(-np.nan_to_num(np.abs(values), nan=np.inf), kind="stable")
+    order = sorted(order, key=lambda i: not np.isnan(values[i]))  # nan first
+    scores = magnitudes(jnp.asarray(values, jnp.float32))
+    for found in (
+        jax.jit(largest, static_argnums=1)(scores, kept),
+        jax.jit(largest)(scores, jnp.int32(kept)),
+    ):
+        assert sorted(np.flatnonzero(found)) == sorted(order[:kept])

@@ -17,7 +17,6 @@ from fedjax_srp.messages import (
     TopK,
 )
 from fedjax_srp.messages.by_name import read_codec
-from fedjax_srp.messages.largest import largest, magnitudes
 
 MATRIX = jax.random.normal(KEY, (12, 5))
 CODECS = [
@@ -181,24 +180,3 @@ def test_a_text_gives_the_codec_of_its_constructor():
     assert read_codec("up", text) == expected
     assert read_codec("up", "half") == Half()
     assert read_codec("up", "None") is None
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.random.default_rng(0).standard_normal(500),
-        np.random.default_rng(1).standard_normal(500) ** 9,
-        np.round(np.random.default_rng(2).standard_normal(500)),  # ties
-        np.zeros(7),
-        np.array([np.nan, -np.inf, np.inf, 1e-45, -0.0]),
-    ],
-    ids=["even", "heavy tails", "ties", "zeros", "specials"],
-)
-@pytest.mark.parametrize("share", [0.002, 0.3, 1.0])
-def test_the_largest_are_those_of_a_stable_sort(values, share):
-    kept = max(1, round(share * values.size))
-    order = np.argsort(-np.nan_to_num(np.abs(values), nan=np.inf), kind="stable")
-    order = sorted(order, key=lambda i: not np.isnan(values[i]))  # nan first
-    scores = magnitudes(jnp.asarray(values, jnp.float32))
-    found = jax.jit(largest, static_argnums=1)(scores, kept)
-    assert sorted(np.flatnonzero(found)) == sorted(order[:kept])
