@@ -297,11 +297,13 @@ def _once(check: Callable[[], Any], tree: PyTree, *static: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     shapes = tuple(map(type_of, leaves))
     cache_key = (structure, shapes, static, numerics(), current_mode())
-    if cache_key not in _past_checks:
-        _past_checks[cache_key] = check()
-        while len(_past_checks) > MAX_PAST_CHECKS:
-            del _past_checks[next(iter(_past_checks))]
-    return _past_checks[cache_key]
+    result = _past_checks.get(cache_key)
+    if result is None:
+        result = check()
+        _past_checks[cache_key] = result
+        for oldest in list(_past_checks)[:-MAX_PAST_CHECKS]:
+            _past_checks.pop(oldest, None)  # another thread may have removed it
+    return result
 
 
 def _check_contract(
