@@ -60,8 +60,10 @@ def test_errors_found_without_compiling_are_raised_before_anything_runs(
 
 
 def test_a_cost_where_rounds_overlap_is_refused_beside_a_free_one(tmp_path, monkeypatch):
-    """Both runs are one program."""
+    """All runs are one program, and two of them are refused."""
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     options = {"method": "fedbuff", "k": 2}
-    with refused(r"^grid: communication=3: communication=3: .* overlap.*the clock"):
-        grid(tmp_path, {"communication": [0.0, 3.0]}, options=options, batch=1)
+    axes = {"seed": [0, 1], "communication": [0.0, 3.0]}
+    error = "^grid: seed=0, communication=3 and 1 more runs: communication=3: .* overlap"
+    with refused(f"{error}.*the clock"):
+        grid(tmp_path, axes, options=options, batch=1)

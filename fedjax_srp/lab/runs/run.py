@@ -385,12 +385,8 @@ class Run:
         record = without(self.record, "key", WORDS)
         if not self.record[PROGRAM]:
             algorithm = record["method"]["algorithm"]
-            kinds = jax.tree.map(
-                lambda leaf: type(leaf).__name__ if type(leaf) in (int, float) else leaf,
-                without(algorithm, "model"),
-            )
+            kinds = jax.tree_util.tree_map_with_path(_kind_of_number, algorithm)
             record["method"] = record["method"] | {"algorithm": kinds}
-            record["of method"] = algorithm.get("model")
         facts = [record, repr(self.settings), self.communication]
         return json.dumps(facts, sort_keys=True)
 
@@ -442,6 +438,14 @@ class Run:
         key = jax.random.key(self.seed)
         parts = {"algorithm": method, "data": self.dataset, "clock": self.clock_object}
         return found | parts | {"key": key}
+
+
+def _kind_of_number(path: tuple[Any, ...], leaf: Any) -> Any:
+    """Return the type of a number in a description, and all else, and what is in a model, as it is."""
+    is_number = type(leaf) in (int, float)
+    if is_number and jax.tree_util.DictKey("model") not in path:
+        return type(leaf).__name__
+    return leaf
 
 
 def _within_codes(described: dict[str, Any]) -> dict[str, Any]:
