@@ -32,7 +32,7 @@ import fedjax_srp as srp
 from fedjax_srp import ClientOutput
 from fedjax_srp.algorithms import local
 from fedjax_srp.contract.messages import num_bytes
-from fedjax_srp.driver import memory, prepare, record
+from fedjax_srp.driver import memory, record
 from fedjax_srp.driver import programs as program
 from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.driver.settings import Settings
@@ -400,14 +400,13 @@ def test_checksums_are_of_the_arrays_that_data_have_now():
     assert data_checksum(one) == data_checksum(other)
 
 
-def test_results_of_checks_are_kept_by_several_threads(monkeypatch):
-    monkeypatch.setattr(prepare, "_past_checks", {})
-    monkeypatch.setattr(prepare, "MAX_PAST_CHECKS", 2)
+def test_results_of_traces_are_kept_in_several_threads():
+    kept = program.Kept(2)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def check(thread):
-        return [prepare._once(lambda i=i: i, (), thread, i) for i in range(3000)]
+        return [kept.get(lambda i=i: i, (), thread, i) for i in range(3000)]
 
     try:
         with ThreadPoolExecutor(4) as threads:
@@ -415,4 +414,4 @@ def test_results_of_checks_are_kept_by_several_threads(monkeypatch):
     finally:
         sys.setswitchinterval(interval)
     assert found == [[*range(3000)]] * 4
-    assert len(prepare._past_checks) == 2
+    assert len(kept) == 2

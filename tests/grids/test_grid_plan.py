@@ -10,6 +10,7 @@ from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
 import fedjax_srp as srp
 from fedjax_srp.driver import prepare
+from fedjax_srp.driver.programs import Kept
 from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import execute
@@ -58,7 +59,7 @@ def traced(monkeypatch):
         return check(algorithm, *given)
 
     monkeypatch.setattr(prepare, "check_algorithm", noted)
-    monkeypatch.setattr(prepare, "_past_checks", {})
+    monkeypatch.setattr(prepare, "_checks", Kept(64))
     return algorithms
 
 
