@@ -60,6 +60,10 @@ OPTIONS_OF_DATA_OBJECTS = (
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
+_FITS_DATA = (
+    "model",
+    "task",
+)  # fields of algorithms, whose sizes have to be those of data
 _PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
 
 
@@ -441,11 +445,11 @@ class Run:
 
 
 def _kind_of_number(path: tuple[Any, ...], leaf: Any) -> Any:
-    """Return the type of a number in a description, and all else, and what is in a model, as it is."""
-    is_number = type(leaf) in (int, float)
-    if is_number and jax.tree_util.DictKey("model") not in path:
-        return type(leaf).__name__
-    return leaf
+    """Return the type of a number in a description; all else, and sizes of `_FITS_DATA`, as they are."""
+    names = {getattr(step, "key", None) for step in path}
+    if type(leaf) not in (int, float) or not names.isdisjoint(_FITS_DATA):
+        return leaf
+    return type(leaf).__name__
 
 
 def _within_codes(described: dict[str, Any]) -> dict[str, Any]:
