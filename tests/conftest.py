@@ -121,7 +121,9 @@ def without_hashes():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "_trace", not_traced)
-        patch.setattr(record, "_hashes", {})  # none of these for other modules
+        patch.setattr(
+            record, "_hashes", program.Kept(256)
+        )  # none of these for other modules
         yield traces
 
 

@@ -56,7 +56,7 @@ ERRORS = {
     f"{RUN} --clock 'dynamic:exponential(1)' --num-rounds ten": "--num-rounds",
     f"{RUN} --method srpfl --num-rounds": "--num-rounds",
     f"{RUN} --method srpfl --lr 0.1": "did you mean --learning-rate?",
-    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds?);",
     f"{RUN} --method srpfl --redraw nevr": "--redraw='nevr'",
     "rnu": "unknown command 'rnu' (did you mean run?)",
     f"{RUN} --method srpfll": "unknown method 'srpfll' (did you mean srpfl",

@@ -99,7 +99,7 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(clash, tmp_path,
             "participation.seed: has no effect on this run",
         ),
         ("mine --method.alpha -1", "alpha=-1.0 must be at least 0"),
-        ("mine --method.alhpa 1", "--method.alhpa (did you mean --method.alpha or"),
+        ("mine --method.alhpa 1", "--method.alhpa (did you mean --method.alpha?)"),
     ],
 )
 def test_errors_of_such_options_are_one_line(words, message, clash, capsys):

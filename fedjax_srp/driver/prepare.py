@@ -38,13 +38,13 @@ from fedjax_srp.contract.checks import (
 from fedjax_srp.contract.messages import Sizes, sizes_of
 from fedjax_srp.contract.operations import work_costs
 from fedjax_srp.driver.given import Start, fitted_start
-from fedjax_srp.driver.programs import Parts, Program, current_mode, numerics, program
+from fedjax_srp.driver.programs import Kept, Parts, Program, program
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.participation import Full
 from fedjax_srp.participation.by_name import read_policy
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
 from fedjax_srp.parts.options import full_names
-from fedjax_srp.parts.part import several, type_of, with_values
+from fedjax_srp.parts.part import several, with_values
 from fedjax_srp.rounds.client_data import place_data
 from fedjax_srp.rounds.sharding import Layout, checked_devices, lay_out, place
 from fedjax_srp.xla.backend import check_not_forked, traced_for
@@ -288,20 +288,7 @@ def _counts(data: FederatedSource, split: str) -> Array:
 
 
 Counter = Callable[[FederatedSource], WorkCosts]
-_past_checks: dict[Any, Any] = {}  # by structure and shapes, oldest first
-MAX_PAST_CHECKS = 64
-
-
-def _once(check: Callable[[], Any], tree: PyTree, *static: Any) -> Any:
-    """The result of a check, kept for trees that differ only in values."""
-    leaves, structure = jax.tree.flatten(tree)
-    shapes = tuple(map(type_of, leaves))
-    cache_key = (structure, shapes, static, numerics(), current_mode())
-    if cache_key not in _past_checks:
-        _past_checks[cache_key] = check()
-        while len(_past_checks) > MAX_PAST_CHECKS:
-            del _past_checks[next(iter(_past_checks))]
-    return _past_checks[cache_key]
+_checks = Kept(64)
 
 
 def _check_contract(
@@ -320,7 +307,7 @@ def _check_contract(
 
     def of_parts() -> tuple[Sizes, Counter | None]:
         of_algorithm = (algorithm, data)
-        checked = _once(shapes, of_algorithm, evaluations, record_loss, asks)
+        checked = _checks.get(shapes, of_algorithm, evaluations, record_loss, asks)
         costs_of = _counter(parts, data, checked)
         timed = clock
         if costs_of is not None:
@@ -331,7 +318,7 @@ def _check_contract(
         check_policy(policy, times, checked.metrics, evaluations)
         return sizes_of(checked), costs_of
 
-    return _once(of_parts, (parts, data), evaluations, record_loss)
+    return _checks.get(of_parts, (parts, data), evaluations, record_loss)
 
 
 def _counter(parts: Parts, data: FederatedSource, checked: Shapes) -> Counter | None:

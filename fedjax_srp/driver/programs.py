@@ -32,7 +32,7 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.parts.checks import is_key
-from fedjax_srp.parts.part import values_of
+from fedjax_srp.parts.part import type_of, values_of
 from fedjax_srp.rounds.adaptation import AdaptationPlan, score_epochs
 from fedjax_srp.rounds.client_data import is_by_client
 from fedjax_srp.rounds.first_state import Start, first_state, init_clients
@@ -75,6 +75,30 @@ class Mode(NamedTuple):
 def current_mode() -> Mode:
     """The mode outside of a program, for results that are shared by shapes."""
     return Mode(platform(), reversible_work())
+
+
+class Kept:
+    """Results of traces for trees that differ only in values, the last ones, in all threads."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._results: dict[Any, Any] = {}  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, trace: Callable[[], Any], tree: PyTree, *static: Any) -> Any:
+        """The result of `trace`, which depends on the types in the tree and on static values."""
+        leaves, structure = jax.tree.flatten(tree)
+        types = tuple(map(type_of, leaves))
+        key = (structure, types, static, numerics(), current_mode())
+        result = self._results.get(key)
+        if result is None:
+            result = trace()
+            self._results[key] = result
+            for oldest in list(self._results)[: -self.most]:
+                self._results.pop(oldest, None)  # unless another thread was faster
+        return result
 
 
 class Spec(NamedTuple):

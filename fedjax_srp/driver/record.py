@@ -35,11 +35,10 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
-from fedjax_srp.driver.programs import as_numbers, numerics
+from fedjax_srp.driver.programs import Kept, as_numbers
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.checks import ArgumentError
 from fedjax_srp.parts.description import describe, describe_data, own_code
-from fedjax_srp.parts.part import type_of
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 from fedjax_srp.results.records import (
@@ -67,8 +66,7 @@ CODE = "code"  # key of a program without a hash: the names of its own code
 CALLS_HOST = "it calls the host"
 ROUNDS = "rounds"  # key of the hash of start and rounds
 _CHUNK = 8
-_MAX_HASHES = 256
-_hashes: dict[Any, dict[str, str]] = {}  # by structure and shapes, oldest first
+_hashes = Kept(256)
 _checksums: weakref.WeakKeyDictionary[Any, tuple[list[Any], str]] = (
     weakref.WeakKeyDictionary()
 )  # data -> its leaves
@@ -81,35 +79,23 @@ def program_of(run: Prepared) -> dict[str, str]:
     has none, since its text lacks the host's functions. Nothing is compiled or run.
     """
     costs = {} if run.costs is None else {"costs": _hash_of(describe(run.costs))}
-    parts = (run.of_seed(0), run.policy, run.fitted_clock), run.data
-    leaves, structure = jax.tree.flatten(parts)
-    types = (*map(type_of, leaves),)
-    key = structure, types, run.evaluations, numerics()
-    if key not in _hashes:
+    parts = run.of_seed(0), run.policy, run.fitted_clock
+
+    def hashes() -> dict[str, str]:
         try:
-            found = _trace(run)
+            return _trace(run)
         except Exception as error:  # results of a run must not be lost
-            found = {UNKNOWN: f"it cannot be traced for a CPU: {type(error).__name__}"}
-        _keep(key, found)
-    return _hashes[key] | costs
+            return {UNKNOWN: f"it cannot be traced for a CPU: {type(error).__name__}"}
+
+    return _hashes.get(hashes, (parts, run.data), run.evaluations) | costs
 
 
 def program_of_request(request: Request) -> dict[str, str]:
     """Return the hashes of a request's program; parts and data that differ in values alone are prepared once."""
     parts = request.algorithm, request.participation, request.clock, request.data
-    leaves, structure = jax.tree.flatten(parts)
-    types = (*map(type_of, leaves),)
     of_costs = data_checksum(request.data)  # clocks may count the work on the examples
-    key = structure, types, of_costs, request.settings.evaluations, numerics()
-    if key not in _hashes:
-        _keep(key, program_of(prepare(request)))
-    return _hashes[key]
-
-
-def _keep(key: Any, program: dict[str, str]) -> None:
-    _hashes[key] = program
-    while len(_hashes) > _MAX_HASHES:
-        del _hashes[next(iter(_hashes))]
+    hashes = lambda: program_of(prepare(request))
+    return _hashes.get(hashes, parts, of_costs, request.settings.evaluations)
 
 
 def _trace(run: Prepared) -> dict[str, str]:

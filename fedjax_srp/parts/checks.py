@@ -31,6 +31,7 @@ INT32_MAX = 2**31 - 1  # integers in programs are int32
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ALL_BUT_EQUAL = 0.85  # similarity by difflib, as of `fedpro` and `fedproto`
 ABBREVIATIONS = {
     "seed": "key"
 }  # what users write -> an argument that nothing else suggests
@@ -147,10 +148,16 @@ def unknown_keyword(signature: inspect.Signature, given: Iterable[str]) -> str:
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a hint in brackets with similar known names, or ""."""
+    """Return a hint in brackets with similar known names, or "".
+
+    Names that are all but equal, and those that begin with the name, are given without others.
+    """
     word = str(name)
     others = sorted({*known} - {word})  # a name is no hint for itself
     close = difflib.get_close_matches(word, others, n=3, cutoff=cutoff)
+    nearly = difflib.get_close_matches(word, close, n=3, cutoff=ALL_BUT_EQUAL)
+    if nearly:
+        close = [each for each in close if each in nearly or each.startswith(word)]
     if not close:
         close = [other for other in others if _abbreviates(word, other)][:3]
     return f" (did you mean {printable(' or '.join(close))}?)" if close else ""

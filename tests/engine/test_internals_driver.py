@@ -3,6 +3,8 @@
 import dataclasses
 import gc
 import inspect
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -396,3 +398,20 @@ def test_checksums_are_of_the_arrays_that_data_have_now():
     assert before != data_checksum(other)
     one.shift = other.shift
     assert data_checksum(one) == data_checksum(other)
+
+
+def test_results_of_traces_are_kept_in_several_threads():
+    kept = program.Kept(2)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def check(thread):
+        return [kept.get(lambda i=i: i, (), thread, i) for i in range(3000)]
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(check, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == [[*range(3000)]] * 4
+    assert len(kept) == 2

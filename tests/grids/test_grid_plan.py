@@ -8,9 +8,12 @@ from command_line import main
 from reference.small import refused
 from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
+import fedjax_srp as srp
 from fedjax_srp.driver import prepare
+from fedjax_srp.driver.programs import Kept
 from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids import execute
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import Cost, Worker
@@ -46,22 +49,50 @@ def test_a_batch_is_made_where_it_pays(tmp_path):
         assert [len(unit.members) for unit in made] == sizes
 
 
-def test_a_plan_traces_once_what_differs_in_numbers_of_an_algorithm(
-    tmp_path, monkeypatch
-):
-    traced, check = [], prepare.check_algorithm
+@pytest.fixture
+def traced(monkeypatch):
+    """Return the algorithms that plans trace, in a list that grows."""
+    algorithms, check = [], prepare.check_algorithm
 
-    def counted(algorithm, *given):
-        traced.append(algorithm.name)
+    def noted(algorithm, *given):
+        algorithms.append(algorithm)
         return check(algorithm, *given)
 
-    monkeypatch.setattr(prepare, "check_algorithm", counted)
-    monkeypatch.setattr(prepare, "_past_checks", {})
+    monkeypatch.setattr(prepare, "check_algorithm", noted)
+    monkeypatch.setattr(prepare, "_checks", Kept(64))
+    return algorithms
+
+
+def test_a_plan_traces_once_what_differs_in_numbers_of_an_algorithm(tmp_path, traced):
     axes = {"method": ["fedavg", "fedprox"], "epochs": [1, 2], "batch_size": [3, 4]}
     found = points(Spec(OPTIONS, axes, {}, ()))
     made = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
     assert len(made) == 8
-    assert traced == ["fedavg", "fedprox"]
+    assert [algorithm.name for algorithm in traced] == ["fedavg", "fedprox"]
+
+
+def test_a_plan_traces_each_model_also_under_codes(tmp_path, traced):
+    """Its numbers are sizes, and have to fit the data."""
+    methods = {}
+    for width in (4, 8):
+        algorithm = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(width,)))
+        methods[str(width)] = srp.messages.Coded(algorithm, up=srp.messages.Quantized(8))
+    options = {name: value for name, value in OPTIONS.items() if name != "hidden"}
+    found = points(Spec(options, {"method": methods}, {}, ()))
+    plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
+    assert len(traced) == 2
+
+
+def test_the_memory_of_each_program_of_a_batch_is_estimated(tmp_path, monkeypatch):
+    def seeds_at_once(request, num_seeds, sharers):
+        is_large = request.algorithm.algorithm.training.batch_size > 4
+        return 1 if is_large else num_seeds
+
+    monkeypatch.setattr(execute, "seeds_at_once", seeds_at_once)
+    axes = {"method": ["fedavg"], "batch_size": [4, 5], "seed": [0, 1]}
+    found = points(Spec(OPTIONS | {"num_rounds": 300}, axes, {}, ()))
+    made = plan(found, tmp_path, None, workers=1, sharers=1, devices=1)
+    assert [len(unit.members) for unit in made] == [2, 1, 1]
 
 
 def test_a_batch_keeps_its_points(tmp_path):

@@ -2,10 +2,12 @@
 
 import contextlib
 
+import jax
 import pytest
 from reference.small import refused
 from small_grid import AXES, grid
 
+import fedjax_srp as srp
 from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.lab.runs import folder as run_folder
 
@@ -60,8 +62,21 @@ def test_errors_found_without_compiling_are_raised_before_anything_runs(
 
 
 def test_a_cost_where_rounds_overlap_is_refused_beside_a_free_one(tmp_path, monkeypatch):
-    """Both runs are one program."""
+    """All runs are one program, and two of them are refused."""
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     options = {"method": "fedbuff", "k": 2}
-    with refused(r"^grid: communication=3: communication=3: .* overlap.*the clock"):
-        grid(tmp_path, {"communication": [0.0, 3.0]}, options=options, batch=1)
+    axes = {"seed": [0, 1], "communication": [0.0, 3.0]}
+    error = "^grid: seed=0, communication=3 and 1 more runs: communication=3: .* overlap"
+    with refused(f"{error}.*the clock"):
+        grid(tmp_path, axes, options=options, batch=1)
+
+
+def test_a_method_for_another_task_is_refused_beside_one_that_fits(tmp_path, monkeypatch):
+    """They differ in numbers alone."""
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    task = lambda rank: srp.data.linear_task(jax.random.key(0), 4, dim=10, rank=rank)
+    made_for = lambda rank: srp.algorithms.LinearFedRep(task(rank), 0.1, 5)
+    axes = {"method": {"right": made_for(2), "wrong": made_for(3)}}
+    options = {"data": task(2), "num_rounds": 1}
+    with refused("^grid: wrong: the data has .*made for"):
+        srp.grid(axes=axes, options=options, out=tmp_path, progress=False)

@@ -27,6 +27,14 @@ def no_calls():
     CALLS.clear()
 
 
+@pytest.mark.parametrize("left_out", [[1, 2], np.arange(1, 3)])
+def test_an_array_is_an_axis_and_a_rule_of_its_numbers(tmp_path, left_out):
+    axes = {"width": np.arange(4), "height": [1]}
+    exclude = [{"width": left_out}]
+    srp.measure(rectangle, axes=axes, exclude=exclude, out=tmp_path, progress=False)
+    assert CALLS == [(0, 1), (3, 1)]
+
+
 def test_cases_are_measured_once_and_their_table_is_tidy(tmp_path):
     axes = {"width": [1.0, 2.0], "height": [0, 4]}
     given = {"out": tmp_path, "progress": False, "options": {"unit": "cm"}}

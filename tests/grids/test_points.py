@@ -454,7 +454,7 @@ def test_all_errors_are_reported_at_once():
         "10 problems",
         "dataset=3 must be a string",
         "log is not an option of a grid",
-        "'learning_rat' is not an option of fedjax-srp run (did you mean learning_rate or ",
+        "'learning_rat' is not an option of fedjax-srp run (did you mean learning_rate?)",
         "seed=[] must be a list with at least one value",
         "hidden=8 must be a sequence, e.g. (8,)",
         "out is not an option of a grid: the grid names the folders",

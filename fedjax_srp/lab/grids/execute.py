@@ -207,7 +207,6 @@ def plan(
     largest = -(-num_trainings // workers)
     problems = Problems()
     contracts: set[str] = set()  # that were checked
-    at_once: dict[tuple[str, int], int] = {}  # contract and number of seeds
     groups = []
     for group in batches.group_by_program(points):
         left = [point for point in group if point.id in unfinished]
@@ -217,15 +216,12 @@ def plan(
         if batch is None and size * run.settings.num_rounds < MIN_BATCHED_ROUNDS:
             size = 1
         if size > 1 and left and not problems:
-            alike = run.contract, size
-            if alike not in at_once:
-                evaluations: dict[str, None] = {}
-                for point in left:
-                    evaluations |= dict.fromkeys(point.run.record["evaluations"])
-                request = left[0].run.request(devices, [*evaluations])
-                request = request._replace(values=batches.batch_of(group).values)
-                at_once[alike] = seeds_at_once(request, size, sharers)
-            size = at_once[alike]
+            evaluations: dict[str, None] = {}
+            for point in left:
+                evaluations |= dict.fromkeys(point.run.record["evaluations"])
+            request = left[0].run.request(devices, [*evaluations])
+            request = request._replace(values=batches.batch_of(group).values)
+            size = seeds_at_once(request, size, sharers)
         groups.append((group, max(size, 1)))
     problems.raise_if_any()
     return batches.assign_units(groups, folder, batch)
@@ -245,19 +241,17 @@ def _check(
         contracts: keys that were checked, see `Run.contract`; others are added.
         problems: gets the errors.
     """
-    errors: dict[Any, ValueError] = {}
+    errors: dict[str, ValueError] = {}  # by contract
     for point in points:
-        run = point.run
-        evaluated_by = run.name, run.settings.evaluations
-        try:
-            if evaluated_by in errors:
-                raise errors[evaluated_by]
-            if run.contract not in contracts:
-                run.check(devices)
-                contracts.add(run.contract)
-        except ValueError as error:
-            errors[evaluated_by] = error
-            problems.add(error, point.name)
+        contract = point.run.contract
+        if contract not in contracts and contract not in errors:
+            try:
+                point.run.check(devices)
+                contracts.add(contract)
+            except ValueError as error:
+                errors[contract] = error
+        if contract in errors:
+            problems.add(errors[contract], point.name)
 
 
 def describe_plan(

@@ -433,6 +433,8 @@ def _coerced(spec: Spec, problems: Problems) -> tuple[Spec, list[str]]:
 
 def _as_list(values: Any) -> Any:
     """Return the values of an axis as a list, cut just above the limit; other types are refused later."""
+    if isinstance(values, np.ndarray):  # whose numbers compare with a list one by one
+        return values.tolist()
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         return values
     return list(itertools.islice(values, _MAX_COMBINATIONS + 1))
@@ -527,6 +529,8 @@ class _Values:
             return {}
         rule: dict[str, Any] = {}
         for name, wanted in given.items():
+            if isinstance(wanted, np.ndarray):
+                wanted = wanted.tolist()
             several = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
                 self._check_variants(kind, several)

@@ -60,6 +60,10 @@ OPTIONS_OF_DATA_OBJECTS = (
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
+_FITS_DATA = (
+    "model",
+    "task",
+)  # fields of algorithms, whose sizes have to be those of data
 _PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
 
 
@@ -385,12 +389,8 @@ class Run:
         record = without(self.record, "key", WORDS)
         if not self.record[PROGRAM]:
             algorithm = record["method"]["algorithm"]
-            kinds = jax.tree.map(
-                lambda leaf: type(leaf).__name__ if type(leaf) in (int, float) else leaf,
-                without(algorithm, "model"),
-            )
+            kinds = jax.tree_util.tree_map_with_path(_kind_of_number, algorithm)
             record["method"] = record["method"] | {"algorithm": kinds}
-            record["of method"] = algorithm.get("model")
         facts = [record, repr(self.settings), self.communication]
         return json.dumps(facts, sort_keys=True)
 
@@ -442,6 +442,14 @@ class Run:
         key = jax.random.key(self.seed)
         parts = {"algorithm": method, "data": self.dataset, "clock": self.clock_object}
         return found | parts | {"key": key}
+
+
+def _kind_of_number(path: tuple[Any, ...], leaf: Any) -> Any:
+    """Return the type of a number in a description; all else, and sizes of `_FITS_DATA`, as they are."""
+    names = {getattr(step, "key", None) for step in path}
+    if type(leaf) not in (int, float) or not names.isdisjoint(_FITS_DATA):
+        return leaf
+    return type(leaf).__name__
 
 
 def _within_codes(described: dict[str, Any]) -> dict[str, Any]:
