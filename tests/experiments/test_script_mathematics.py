@@ -479,3 +479,22 @@ def test_ties_of_doubling_and_everybody(import_from):
     assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 7])) == pytest.approx(2)
     assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 4])) == np.inf
     assert np.isnan(ties.tie_of(np.array([8.0, np.inf]), np.array([4, 0])))
+
+
+def test_right_choices_between_doubling_and_everybody(import_from):
+    ties = import_from("messages")("ties")
+    choices = [
+        ties.Choice(np.array(times), doubles)
+        for times, doubles in (
+            ((4.0, 2.0), True),
+            ((4.0, 6.0), True),
+            ((4.0, 7.0), False),
+            ((4.0, np.inf), True),
+            ((np.inf, 3.0), True),
+        )
+    ]
+    checked = ties.check(choices)
+    assert checked.cases == 5
+    assert checked.right == {"rule": 3, "doubling": 2, "everybody": 3}
+    assert checked.missed == {"rule": 1, "doubling": 1, "everybody": 1}
+    assert checked.factors == [1.5]
