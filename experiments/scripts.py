@@ -50,6 +50,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 MEASUREMENT = ("workers", "retries", "launcher", "dry-run")
 GRID = (*MEASUREMENT, "batch")
+DIGITS: dict[str, Any] = {  # of the column digits of SRPFL's figures
+    "dataset": "digits",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+}
 
 
 def parser(
