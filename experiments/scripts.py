@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import pandas as pd
+from typing_extensions import override
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
@@ -49,13 +50,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 MEASUREMENT = ("workers", "retries", "launcher", "dry-run")
 GRID = (*MEASUREMENT, "batch")
+DIGITS: dict[str, Any] = {  # of the column digits of SRPFL's figures
+    "dataset": "digits",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+}
 
 
 def parser(
     doc: str | None, scales: Iterable[str], out: str, *options: str, **own: dict[str, Any]
 ) -> argparse.ArgumentParser:
     """Return a parser with --scale, --out, these of `OPTIONS` and the script's own, which are named as its function's
-    arguments are.
+    arguments are. Once it has parsed, JAX has all cores, or where workers compute, no GPU of theirs.
     """
     found = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if scales:
@@ -71,17 +80,18 @@ def parser(
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that sets up the machine, before the script computes anything."""
+    """Parser that sets up JAX's devices as the options say, which works only before the script computes anything."""
 
-    def parse_args(self, *words: Any) -> argparse.Namespace:  # type: ignore[override]
-        """Parse, and let JAX have all cores, or leave it to the workers."""
-        args = super().parse_args(*words)
-        if vars(args).get("workers") or vars(args).get("launcher", "local") != "local":
+    @override
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        parsed = super().parse_args(args, namespace)
+        options = vars(parsed)
+        if options.get("workers") or options.get("launcher", "local") != "local":
             # this process only plans and draws; GPUs are for the workers
             jax.config.update("jax_platforms", "cpu")
         else:
             srp.use_all_cores()
-        return args
+        return parsed
 
 
 def results_folder(args: argparse.Namespace) -> Path:

@@ -31,15 +31,7 @@ from fedjax_srp.lab.report import table
 
 # seeds, rounds, of which the planted clusters have fewer
 SCALES = {"smoke": (1, 3, 2), "cpu": (3, 60, 30), "full": (10, 300, 150)}
-SHARED = {
-    "dataset": "digits",
-    "num_clients": 50,
-    "classes_per_client": 3,
-    "hidden": (64, 32),
-    "learning_rate": 0.05,
-    "epochs": 5,
-    "eval_every": 2,
-}
+SHARED = scripts.DIGITS | {"eval_every": 2}
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"method": "fedavg"},
     "q-FedAvg, q = 1": {"method": "q_fedavg", "q": 1.0, "weighting": "uniform"},

@@ -200,17 +200,36 @@ def by_round() -> str:
     return markdown([["round", *shown], ["15 epochs, step 0.03", *accuracies]])
 
 
+def searched_option(row: Mapping[str, Any]) -> str | None:
+    """Return the name of the option that was searched beside the step, if there is one."""
+    names = row["settings"][0].keys() - {"step", "validation", "test"}
+    return names.pop() if names else None
+
+
+def with_published_value(row: Mapping[str, Any]) -> list[Any]:
+    """Return the settings of a row that have table 1's value of the option, one for each step."""
+    option = searched_option(row)
+    settings = row["settings"]
+    published = settings[0].get(option)
+    return [each for each in settings if each.get(option) == published]
+
+
 def chosen_and_published(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the setting that a search chose for a row of table 1, and the one of table 1."""
-    settings = row["settings"]
-    own = settings[0]  # of table 1 in all but the step
-    options = own.keys() - {"step", "validation", "test"}
-    published = next(
-        each
-        for each in settings
-        if each["step"] == 0.01 and all(each[name] == own[name] for name in options)
+    steps = {each["step"]: each for each in with_published_value(row)}
+    return row["settings"][row["chosen"]], steps[0.01]
+
+
+def part_of_step(row: Mapping[str, Any]) -> float:
+    """Return the part of the gain in validation accuracy that the best step has with table 1's value."""
+    chosen, published = (
+        np.mean(each["validation"]) for each in chosen_and_published(row)
     )
-    return settings[row["chosen"]], published
+    by_step = [
+        np.mean([float(value) for value in each["validation"]])
+        for each in with_published_value(row)
+    ]
+    return float((np.nanmax(by_step) - published) / (chosen - published))
 
 
 def best_step(row: Mapping[str, Any]) -> float:
@@ -235,6 +254,7 @@ def searched() -> str:
             "chosen: value",
             "step",
             "validation %",
+            "of its gain by the step alone",
             "test %",
             "test %, table 1's step and value",
             "difference",
@@ -243,7 +263,8 @@ def searched() -> str:
     for label, row in found.items():
         chosen, published = chosen_and_published(row)
         cells = ["", "", ""]
-        for option in chosen.keys() - {"step", "validation", "test"}:
+        option = searched_option(row)
+        if option is not None:
             tried = dict.fromkeys(each[option] for each in row["settings"])
             values = ", ".join(f"{value:g}" for value in sorted(tried))
             cells = [f"`{option}`", values, f"{chosen[option]:g}"]
@@ -254,6 +275,7 @@ def searched() -> str:
                 *cells,
                 f"{chosen['step']:g}",
                 pm(chosen["validation"], 1),
+                f"{100 * part_of_step(row):.0f} %",
                 pm(chosen["test"], 1),
                 pm(published["test"], 1),
                 f"{gains.mean():+.1f}",

@@ -23,16 +23,7 @@ from experiments import curves, scripts
 from fedjax_srp.lab.report import table
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
-OPTIONS = {
-    "method": "fedrep",
-    "dataset": "digits",
-    "num_clients": 50,
-    "classes_per_client": 3,
-    "hidden": (64, 32),
-    "learning_rate": 0.05,
-    "epochs": 5,
-    "eval_every": 1,
-}
+OPTIONS = scripts.DIGITS | {"method": "fedrep", "eval_every": 1}
 INITIAL = 5
 CRITERION = srp.participation.StatisticalAccuracy(INITIAL, first_threshold=0.5)
 FEDREP = "FedRep, no stages"

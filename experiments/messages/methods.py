@@ -4,9 +4,9 @@
 
 The runs stand in `methods.toml`; `methods.csv` in --results has a row for each run and evaluation and keeps its other
 rows. A row has the accuracy after every round, and the stages: how many clients take part, for how many rounds, and the
-seconds of such a round in this run. No code, clock or cost of a message changes which rounds a run needs, where clients
-are ranked independently of their data and have equally many examples. So from the rounds follow the times under every
-clock, in the mean over its draws: `ties.py` has them.
+seconds of such a round in this run. Clients have equally many examples, and who is fast does not depend on their data,
+so that neither the clock nor the cost of a message changes how many rounds are needed, in the mean over draws. From
+rounds follow the times under every such clock: `ties.py` has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All methods on CIFAR-10 in the common setting of PFLlib: 20 clients, classes by Dirichlet(0.1), its CNN.
+"""Methods on CIFAR-10 in the common setting of PFLlib: 20 clients, classes by Dirichlet(0.1), its CNN.
 
     python experiments/personalization/table.py --data-dir DIR [--scale cpu|full|smoke] [--methods NAME ...]
         [--seeds 0 1] [--traces DIR] [--out runs/personalization]
@@ -63,34 +63,29 @@ def federation(scale: Scale, data_dir: str | None) -> srp.data.FederatedData:
         "max_examples": scale.max_train,
     }
     data = srp.data.load(scale.dataset, **options, data_dir=data_dir)
-    train, test = (
-        [
-            np.asarray(rows[:count])
-            for rows, count in zip(*map(np.asarray, pair), strict=True)
-        ]
-        for pair in (
-            (data.train_indices, data.train_counts),
-            (data.test_indices, data.test_counts),
-        )
-    )
-    arrays = [
-        np.asarray(part)
-        for part in (data.x_train, data.y_train, data.x_test, data.y_test)
-    ]
+    train = rows_of_clients(data.train_indices, data.train_counts)
+    test = rows_of_clients(data.test_indices, data.test_counts)
     if scale.max_test is not None:
-        test = srp.data.partition.cap_examples(test, arrays[3], scale.max_test)
+        labels = np.asarray(data.y_test)
+        test = srp.data.partition.cap_examples(test, labels, scale.max_test)
     if scale.dataset == "cifar10":
         scaled = {"scale": 2 / 255, "offset": -1.0}
     else:
         scaled = {"scale": data.scale, "offset": data.offset}
     return srp.data.from_arrays(
-        *arrays,
+        *map(np.asarray, (data.x_train, data.y_train, data.x_test, data.y_test)),
         train_indices=train,
         test_indices=test,
         name=scale.dataset,
         num_classes=10,
         **scaled,
     )
+
+
+def rows_of_clients(indices: Any, counts: Any) -> list[np.ndarray]:
+    """Return the rows of each client, without padding."""
+    pairs = zip(np.asarray(indices), np.asarray(counts), strict=True)
+    return [rows[:count] for rows, count in pairs]
 
 
 def network(data: srp.data.FederatedData) -> srp.models.SplitModel:

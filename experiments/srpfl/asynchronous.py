@@ -39,20 +39,12 @@ class Scale(NamedTuple):
     left_out: tuple[str, ...] = ()  # methods or curves
 
 
-OPTIONS = {
-    "dataset": "digits",
-    "num_clients": 50,
-    "classes_per_client": 3,
-    "hidden": (64, 32),
-    "learning_rate": 0.05,
-    "epochs": 5,
-}
 SCALES = {
-    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 3, OPTIONS),
+    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 3, scripts.DIGITS),
     "smoke": Scale(
         {0.0: 6.0, 10.0: 30.0},
         1,
-        OPTIONS | {"num_clients": 12, "epochs": 1},
+        scripts.DIGITS | {"num_clients": 12, "epochs": 1},
         ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5"),
     ),
 }

@@ -26,17 +26,14 @@ from experiments import curves, scripts
 
 SHARES = (0.95, 0.99)
 COSTS = (0.0, 10.0)
-OPTIONS = {  # of the column digits of figure3.toml
-    "dataset": "digits",
-    "num_clients": 50,
-    "classes_per_client": 3,
-    "model": "mlp",
-    "hidden": (64, 32),
-    "learning_rate": 0.05,
-    "epochs": 5,
-    "initial": 5,
-    "eval_first": 20,  # a fast stage is known to have reached a target and not only to have passed it
-}
+OPTIONS = (
+    scripts.DIGITS
+    | {
+        "model": "mlp",
+        "initial": 5,
+        "eval_first": 20,  # a fast stage is known to have reached a target and not only to have passed it
+    }
+)
 FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
 HEADS = {"evaluations": ["fine_tune", "own_head"]}
 LAYERS = {"evaluations": ["fine_tune", "fine_tune_all"]}

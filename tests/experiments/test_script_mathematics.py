@@ -375,6 +375,36 @@ def test_every_method_is_in_the_table_of_all_or_left_out_with_a_reason(import_fr
     assert not rows.ROWS.keys() & rows.LEFT_OUT.keys()
 
 
+def test_the_table_of_all_has_the_pixels_and_the_network_of_pfllib(import_from, tmp_path):
+    """Images in colour: pixels in [-1, 1], caps of examples, and the sizes of PFLlib's FedAvgCNN."""
+    x = RNG.integers(0, 256, (1500, 32, 32, 3), dtype=np.uint8)
+    y = np.arange(1500) % 10
+    images = {"x_train": x[:1000], "y_train": y[:1000]}
+    images |= {"x_test": x[1000:], "y_test": y[1000:]}
+    np.savez(tmp_path / "cifar10.npz", **images)
+    table = import_from("personalization")("table")
+    scale = table.Scale(1, 1, 0.05, 5, max_train=20, max_test=6)
+    data = table.federation(scale, str(tmp_path))
+    assert data.num_clients == 20
+    assert np.asarray(data.train_counts).max() == 20
+    assert np.asarray(data.test_counts).max() == 6
+    own = data.train_client(jnp.int32(3))
+    rows = np.asarray(data.train_indices)[3, : own.count]
+    expected = x[rows] / 127.5 - 1
+    np.testing.assert_allclose(own.x[: own.count], expected, atol=1e-6)
+
+    model = table.network(data)
+    parameters = jax.eval_shape(model.init, jax.random.key(0))
+    layers = parameters.representation | parameters.head
+    kernels = {name: layer["kernel"].shape for name, layer in layers.items()}
+    assert kernels == {
+        "conv1": (5, 5, 3, 32),
+        "conv2": (5, 5, 32, 64),
+        "fc1": (64 * 5 * 5, 512),
+        "out": (512, 10),
+    }
+
+
 def test_first_cohort_and_stages_of_the_linear_speed_up(import_from):
     """Appendix A's 2 d / (log(N) sigma_max), with the singular value of all heads."""
     speed_up = import_from("srpfl")("linear_speedup")
@@ -479,3 +509,22 @@ def test_ties_of_doubling_and_everybody(import_from):
     assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 7])) == pytest.approx(2)
     assert ties.tie_of(np.array([8.0, 2.0]), np.array([4, 4])) == np.inf
     assert np.isnan(ties.tie_of(np.array([8.0, np.inf]), np.array([4, 0])))
+
+
+def test_right_choices_between_doubling_and_everybody(import_from):
+    ties = import_from("messages")("ties")
+    choices = [
+        ties.Choice(np.array(times), doubles)
+        for times, doubles in (
+            ((4.0, 2.0), True),
+            ((4.0, 6.0), True),
+            ((4.0, 7.0), False),
+            ((4.0, np.inf), True),
+            ((np.inf, 3.0), True),
+        )
+    ]
+    checked = ties.check(choices)
+    assert checked.cases == 5
+    assert checked.right == {"rule": 3, "doubling": 2, "everybody": 3}
+    assert checked.missed == {"rule": 1, "doubling": 1, "everybody": 1}
+    assert checked.factors == [1.5]

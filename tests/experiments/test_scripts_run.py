@@ -84,8 +84,14 @@ def test_scripts_have_all_cores_before_they_compute(monkeypatch):
     """A script may load data before its grid: JAX takes no other number of devices then."""
     calls = []
     monkeypatch.setattr(srp, "use_all_cores", lambda: calls.append("cores"))
-    scripts.grid_parser(None, (), "runs").parse_args([])
+    monkeypatch.setattr(scripts.jax.config, "update", lambda *words: calls.append(words))
+    parser = scripts.grid_parser(None, (), "runs")
+    parser.parse_args(args=[])
     assert calls == ["cores"]
+    for words in (["--workers", "2"], ["--launcher", "slurm"]):
+        calls.clear()
+        parser.parse_args(words)
+        assert calls == [("jax_platforms", "cpu")]
 
 
 def area(side, seed, height=2):
