@@ -135,7 +135,8 @@ def _mapped_with_rule(
     axis_size: int, in_batched: list[Any], by: Array, tree: Any
 ) -> tuple[Any, Any]:
     by_is_batched, of_tree = in_batched
-    if not any(jax.tree.leaves(in_batched)):  # a vmap of tangents alone, as in `jax.jacfwd`
+    # A vmap of tangents alone, as in `jax.jacfwd`, maps none of them.
+    if not any(jax.tree.leaves(in_batched)):
         return tree, of_tree
 
     def with_axis(leaf: Array, is_batched: bool) -> Array:
