@@ -44,6 +44,10 @@ ROWS = {
     "feddwa": Row("feddwa", "own_model"),
     "q_fedavg": Row("q_fedavg", "global"),
     "afl": Row("afl", "global"),
+    "fedcac": Row("fedcac", "own_model"),
+    "gpfl": Row("gpfl", "own_model"),
+    "fedcp": Row("fedcp", "own_model"),
+    "depthfl": Row("depthfl", "ensemble"),
 }
 TRAININGS = trainings(ROWS)
 LEFT_OUT = {
@@ -54,15 +58,15 @@ LEFT_OUT = {
         "asynchronous: its rounds are not those of the others",
     ),
     **dict.fromkeys(
-        ("heterofl", "fedrolex", "fjord"),
+        ("heterofl", "fedrolex", "fjord", "sliding_window"),
         "the same as FedAvg: every client trains the whole model",
     ),
     **dict.fromkeys(
         ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
     ),
     **dict.fromkeys(
-        ("depthfl", "sliding_window", "hetlora", "flexlora", "fedcac", "gpfl", "fedcp"),
-        "came after the runs of the table",
+        ("hetlora", "flexlora"),
+        "for trained models: here the frozen base would be random",
     ),
 } | dict.fromkeys(
     (
