@@ -1,6 +1,6 @@
 """Three methods with everybody and with doubling cohorts under codes: does compression give back what C took?
 
-    python experiments/messages/methods.py --scale smoke|cpu|full|held|mnist|phones [--data-dir DIR] [--out DIR]
+    python experiments/messages/methods.py --scale smoke|cpu|full|held|mnist|cifar10|phones [--data-dir DIR] [--out DIR]
 
 The runs stand in `methods.toml`; `methods.csv` in --results has a row for each run and evaluation and keeps its other
 rows. A row has the accuracy after every round, and the stages: how many clients take part, for how many rounds, and the
@@ -21,7 +21,7 @@ from experiments import scripts
 
 HERE = Path(__file__).parent
 FILE = HERE / "methods.toml"
-SCALES = ("smoke", "cpu", "full", "held", "mnist", "phones")
+SCALES = ("smoke", "cpu", "full", "held", "mnist", "cifar10", "phones")
 IDENTITY = ("scale", "method", "code", "seed", "evaluation")
 
 

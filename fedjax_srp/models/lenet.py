@@ -56,9 +56,10 @@ class LeNet5(SplitModel):
         channels: of the convolutions conv1 and conv2.
         hidden: widths of the dense layers fc1 and fc2.
         dropout_rate: probability with which training drops an output of fc2.
-        convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the
-            measured choice on a CPU (patches for conv1, winograd for conv2; xla's gradient is about
-            thirty times slower in a loop) and a GPU (patches), and xla elsewhere (unmeasured).
+        convolution: "winograd", "patches" or "tiles", which are matrix products, or "xla". "auto"
+            is the measured choice on a CPU (patches for conv1, winograd for conv2, tiles for up to
+            16 channels; xla's gradient is about thirty times slower in a loop) and a GPU (patches),
+            and xla elsewhere (unmeasured).
     """
 
     channels: tuple[Count, Count] = (64, 64)

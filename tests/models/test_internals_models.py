@@ -15,7 +15,7 @@ from fedjax_srp.models.convolution import convolve, max_pool, resolve
 from fedjax_srp.models.lenet import BLOCK
 from fedjax_srp.xla.backend import traced_for
 
-STRATEGIES = ("patches", "winograd", "xla")
+STRATEGIES = ("patches", "tiles", "winograd", "xla")
 SHAPES = [  # images, kernel
     ((2, 14, 14, 3), (5, 5, 3, 4)),
     ((3, 9, 10, 2), (5, 4, 2, 3)),  # an odd and an odd number of outputs
@@ -50,7 +50,8 @@ def test_output_and_gradients_agree_with_numpy_in_float64(image, kernel, strateg
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize(
-    ("strategy", "tolerance"), [("patches", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)]
+    ("strategy", "tolerance"),
+    [("patches", 1e-6), ("tiles", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)],
 )
 def test_single_precision_loses_little(strategy, tolerance, size):
     """Largest error over largest entry at the size of the paper's conv2; Winograd's matrices lose a decimal digit."""
@@ -61,7 +62,7 @@ def test_single_precision_loses_little(strategy, tolerance, size):
     assert np.abs(out - expected).max() < tolerance * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("strategy", ["patches", "winograd"])
+@pytest.mark.parametrize("strategy", ["patches", "tiles", "winograd"])
 def test_the_gradient_has_no_scatter(strategy):
     x, w = (jnp.float32(a) for a in draw((2, 12, 12, 8), (5, 5, 8, 4)))
     text = (
@@ -78,6 +79,8 @@ def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypa
     assert resolve("auto", (5, 5, 3, 64)) == "patches"  # too few channels for Winograd
     assert resolve("auto", (5, 5, 64, 64)) == "winograd"
     assert resolve("auto", (1, 1, 64, 64)) == "patches"  # a product of matrices already
+    assert resolve("auto", (5, 5, 6, 16)) == "tiles"  # few outputs of a pixel
+    assert resolve("auto", (5, 1, 1, 16)) == "patches"  # a series
     for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
         monkeypatch.setattr(
             convolution.jax, "default_backend", lambda backend=backend: backend
