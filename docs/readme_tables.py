@@ -158,8 +158,9 @@ def speed() -> str:
         f"{two(fedjax['fedavg']['rival_over_ours'])} times as long for FedAvg and "
         f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
         f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload, "
-        f"PFLlib {ends(pfllib, '.1f')} times for rounds of its own on MNIST ([other "
-        "packages](benchmarks.md#other-packages-large-federations))."
+        f"PFLlib {ends(pfllib, '.1f')} times for rounds of its own on MNIST, BlazeFL "
+        f"{two(measured('blazefl-2-cores')['blazefl_over_ours']['median'])} times for those of its own benchmark "
+        "([other packages](benchmarks.md#other-packages-large-federations))."
     )
     h200 = gpu_rounds()
     compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
@@ -374,6 +375,28 @@ def criterion() -> str:
     return markdown(rows)
 
 
+def _blazefl(found: dict[str, Any]) -> str:
+    """Rounds of BlazeFL's own benchmark."""
+    ratio = found["blazefl_over_ours"]
+    ours, theirs = (100 * found["accuracies"][name][-1] for name in ("ours", "blazefl"))
+    rounds = len(found["accuracies"]["ours"])
+    command = (
+        "python benchmarks/blazefl_rival.py --data-dir DIR --python PYTHON "
+        f"--rounds {rounds}"
+    )
+    return (
+        "BlazeFL's own benchmark (100 clients with 500 images of CIFAR-10 in two shards, all in every round, five "
+        "epochs in batches of 50, the network of PyTorch's tutorial with 62,006 parameters), beside BlazeFL 2.0.3 with "
+        f"PyTorch 2.14.1 in two processes of one thread (`{command}`, `blazefl-2-cores.json`): a round with its test "
+        f"takes BlazeFL {ratio['median']:.2f} times as long (quartiles {ends(ratio['quartiles'], '.2f')}; medians "
+        f"{found['blazefl']['median']:.0f} s and {found['ours']['median']:.0f} s, {len(ratio['each'])} pairs in turn), "
+        f"without the {found['compile_seconds']:.0f} s in which ours is compiled once. Part of BlazeFL's round is its "
+        "data: it reads each client's file and turns images into tensors in every epoch, and starts its processes in "
+        f"every round. Test accuracy after {rounds} rounds of one seed each: {ours:.1f} % here, {theirs:.1f} % there. "
+        "Its threads on a Python without a lock (BlazeFL 3) and Flower were not run."
+    )
+
+
 def packages() -> str:
     """FedJAX, pfl-research, and a large federation."""
     fedavg, fedrep = (
@@ -398,6 +421,7 @@ def packages() -> str:
         f"test accuracy is {100 * last[0]:.2f} % here and {100 * last[1]:.2f} % there, after the first ten "
         f"{100 * first[0]:.2f} and {100 * first[1]:.2f} %. One round in ten also tests 10,000 images; these rounds are "
         f"among the pairs. {_longer(measured('pfl-200-rounds')['accuracies'])}",
+        _blazefl(measured("blazefl-2-cores")),
         _pfllib(measured("pfllib-2-cores")),
         "A federation of 100,000 clients with 60 images each, 1,000 of them in a FedRep round (`python "
         "benchmarks/memory.py --clients 100000 --examples 60 --cohorts 1000 --rounds 25`, `scale-2-cores.json`): "
