@@ -38,7 +38,7 @@ DATA = federation(clients_of((4, 6, 3, 8), (3,) * 4))
 FULL = srp.participation.Full()
 
 
-@pytest.mark.short("Fed[!A]*", "FedAMP*")
+@pytest.mark.short("FedRep*", "FedGATE*")
 @pytest.mark.parametrize(
     ("name", "policy", "options"),
     [

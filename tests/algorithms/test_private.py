@@ -42,6 +42,7 @@ def first_server(algorithm, data):
 # Limits.
 
 
+@pytest.mark.short("algorithm1*", "algorithm2*")
 @pytest.mark.parametrize(
     ("algorithm", "policy", "size", "options"),
     [
@@ -297,7 +298,7 @@ def uniform(name):
 
 
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.short("fedrep", "mifa", "fedsgd", "ifca", "afl")
+@pytest.mark.short("fedrep", "mifa", "ifca", "afl")
 def test_every_algorithm_is_private_or_refused_in_one_line(name):
     """With a clip of nearly nothing a round changes nothing: the message is clipped as what it is."""
     data = TABLE[name].data()
