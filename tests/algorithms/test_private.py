@@ -340,12 +340,16 @@ def test_weights_by_examples_are_refused():
 
 @srp.part
 class Weighed(Quadratic):
-    """Clients of one weight each, or of three groups."""
+    """Clients whose weight is their work, their id, or one in each of three groups."""
 
     weight: str = "work"
 
     def client(self, key, w, state, a, context):
-        weights = {"work": context.work.astype(float), "groups": jnp.ones(3)}
+        weights = {
+            "work": context.work.astype(float),
+            "id": context.client_id.astype(float),
+            "groups": jnp.ones(3),
+        }
         output = super().client(key, w, state, a, context)
         return output._replace(weight=weights[self.weight])
 
@@ -362,7 +366,7 @@ class Rounded(Quadratic):
 
 
 def test_clients_that_could_count_more_than_the_clip_are_refused():
-    for weight in ("work", "groups"):
+    for weight in ("work", "id", "groups"):
         with refused("^algorithm=Weighed.*weight of a client.*give"):
             prepared(private(Weighed(weight=weight)), TARGETS)
     with refused("^algorithm=Rounded.*16 bits.*give"):
