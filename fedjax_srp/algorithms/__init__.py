@@ -20,6 +20,7 @@ from fedjax_srp.algorithms.fedcp import FedCP
 from fedjax_srp.algorithms.feddbe import FedDBE
 from fedjax_srp.algorithms.feddwa import FedDWA
 from fedjax_srp.algorithms.feddyn import FedDyn
+from fedjax_srp.algorithms.fedfomo import FedFomo
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
 from fedjax_srp.algorithms.fedopt import FedOpt
@@ -81,6 +82,7 @@ __all__ = [
     "FedDBE",
     "FedDWA",
     "FedDyn",
+    "FedFomo",
     "FedGATE",
     "FedMTL",
     "FedNova",

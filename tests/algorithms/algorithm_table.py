@@ -134,6 +134,7 @@ TABLE = {
     "gpfl": small(algorithms.GPFL, guidance_penalty=0.1, **SIZED, rounding=3e-3),
     "feddbe": small(algorithms.FedDBE, mean_penalty=2.0, **SIZED),
     "feddwa": small(algorithms.FedDWA, num_neighbours=4),
+    "fedfomo": small(algorithms.FedFomo, num_models=3, validation_share=0.3),
     "fedphp": small(algorithms.FedPHP, teaching=0.3, inheritance_rounds=4, **SIZED),
     "fedamp": small(
         algorithms.FedAMP,

@@ -261,6 +261,7 @@ REFUSED = {
     "fedamp": "download what others hold",
     "fedcac": "download what others hold",
     "feddwa": "download what others hold",
+    "fedfomo": "download what others hold",
     "feddbe": "passes before the first round",
     "ifca": "weight of a client",
     "fedpac": "download what others hold",
