@@ -2,6 +2,7 @@
 
 from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
+from fedjax_srp.algorithms.apple import APPLE
 from fedjax_srp.algorithms.asyncsgd import AsyncSGD
 from fedjax_srp.algorithms.depthfl import DepthFL
 from fedjax_srp.algorithms.ditto import Ditto
@@ -58,6 +59,7 @@ from fedjax_srp.linear.fedrep import LinearFedRep
 __all__ = [
     "AFL",
     "APFL",
+    "APPLE",
     "GPFL",
     "HFMAML",
     "IFCA",

@@ -114,6 +114,9 @@ SIZED = {"weighting": "num_examples"}
 TABLE = {
     "afl": small(algorithms.AFL, weight_step_size=0.02),
     "apfl": small(algorithms.APFL, own_share=0.4, adaptive=True),
+    "apple": small(
+        algorithms.APPLE, relation_step_size=0.05, penalty_rounds=3.0, **SIZED
+    ),
     "ditto": small(algorithms.Ditto, penalty=0.3, **SIZED),
     "fed_mtl": small(
         algorithms.FedMTL,

@@ -11,6 +11,7 @@ from recorded_orders import stream
 from reference import (
     afl,
     apfl,
+    apple,
     ditto,
     fed_mtl,
     fedala,
@@ -448,8 +449,20 @@ CASES = {
         fedfomo.run,
         {"num_models": 2, "validation_share": 0.4, "exploration": 0.7, "exploration_decay": 0.3},
         {}, draws_of_fomo, clients={"params": "models", "preferences": "preferences"},
-        rounds={lambda info: info.metrics["models_used"]: "used"}, judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, tuned=True, tuner=TUNER,
+        rounds={lambda info: info.metrics["models_used"]: "used"},
+        judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, tuned=True, tuner=TUNER,
     ),
+    **{
+        f"apple-{name}": Case(
+            apple.run,
+            {"relation_step_size": 0.02, "penalty": 5.0, "penalty_rounds": 2.0, "penalty_schedule": name},
+            {"eta": 0.02, "mu": 5.0, "rounds": 2.0, "name": name},
+            server={"params": "cores", "relations": "p_0"}, clients={"change": "changes"},
+            rounds={lambda info: info.metrics["own_relation"]: "own_relation"}, shapes=(shape,),
+            judged={"own_model": accuracy("mixtures"), "fine_tune": accuracy("mixtures", ["out"])},
+        )
+        for name, shape in (("exponential", "heavy"), ("cosine", "plain"))
+    },
     "fedphp": Case(
         fedphp.run, {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2},
         {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2}, clients={"own": "own"},

@@ -258,6 +258,7 @@ def test_the_noised_clip_stays_near_the_quantile():
 
 REFUSED = {
     "afl": "download what others hold",
+    "apple": "weight of a client",
     "fedamp": "download what others hold",
     "fedcac": "download what others hold",
     "feddwa": "download what others hold",
