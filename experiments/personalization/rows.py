@@ -61,7 +61,10 @@ LEFT_OUT = {
         ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
     ),
     **dict.fromkeys(
-        ("depthfl", "sliding_window", "hetlora", "flexlora", "fedcac", "gpfl", "fedcp"),
+        (
+            *("depthfl", "sliding_window", "hetlora", "flexlora"),
+            *("fedcac", "gpfl", "fedcp", "fedfomo", "apple"),
+        ),
         "came after the runs of the table",
     ),
 } | dict.fromkeys(

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
-from reference.small import KEY, assert_close, built, simulate
-from setting import COUNTS, EVERYBODY, SMALL, federation, run_of, split_model
+from reference.small import KEY, assert_close, built
+from setting import COUNTS, EVERYBODY, SMALL, run_of, split_model
 
 import fedjax_srp as srp
 
