@@ -94,9 +94,9 @@ class APPLE(ExampleAlgorithm):
 
     Relations may be negative, and need not sum to 1. Cores start equal, as in PFLlib, in
     the authors' code each at random. There p_i has the momentum of the cores, and mu is
-    our mu / 2. PFLlib multiplies the step size of cores by the number of clients, and
-    takes means over parameters in the gradient of p_i, where the paper has sums. The
-    paper's limit on downloads is left out. With one client, and p_i fixed, this is
+    our mu / 2. PFLlib sends personal models in place of cores, multiplies the step size
+    of cores by the number of clients, and takes means over parameters in the gradient of
+    p_i, where the paper has sums. The paper's limit on downloads is left out. With one client, and p_i fixed, this is
     `LocalOnly`.
 
     The server holds the core of every client, which a round copies twice on each device;
