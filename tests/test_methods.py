@@ -59,7 +59,12 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "ifca": {"num_clusters": 4},
     "feddwa": {"num_neighbours": 5, "guidance_epochs": 1},
     "fedphp": {"teaching": 0.1, "inheritance": 0.9, "inheritance_rounds": 100},
-    "apple": {"relation_step_size": 0.001, "penalty": 0.1, "penalty_rounds": 16.0},
+    "apple": {
+        "relation_step_size": 0.001,
+        "penalty": 0.1,
+        "penalty_rounds": 16.0,
+        "penalty_schedule": "exponential",
+    },
     "fedfomo": {
         "num_models": 4,
         "validation_share": 0.2,
