@@ -64,7 +64,7 @@ def parts(algorithm: FederatedAlgorithm) -> tuple[tuple[str, ...], tuple[str, ..
     one = jnp.int32(1)
     examples, context = (
         Examples(jnp.zeros((2, 5)), jnp.zeros(2, jnp.int32), one),
-        RoundContext(one, one, one, 100, one),
+        RoundContext(one, one, one, 100, one, client_id=one),
     )
 
     def exchange(key: Any) -> Any:
@@ -147,7 +147,7 @@ def passes(algorithm: FederatedAlgorithm) -> str:
         Examples(jnp.zeros((10, 5)), jnp.zeros(10, jnp.int32), jnp.int32(10)),
         jnp.int32(1),
     )
-    context = RoundContext(one, one, one, 100, one)
+    context = RoundContext(one, one, one, 100, one, client_id=one)
     with jax.disable_jit():
         for seed in range(40):  # L2GD tosses a coin whether the round trains
             server = algorithm.init(jax.random.key(seed), SHAPES)

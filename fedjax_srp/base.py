@@ -69,6 +69,9 @@ class RoundContext(NamedTuple):
     record_loss: bool = False  # True if the run records the training loss
     # () float: weight of this client's update, see `Cohort.importance`; None: 1
     importance: Array | None = None
+    # () int32: index of this client in the federation, in a padded slot that of the first participant; None where there
+    # is no client, in functions of the server
+    client_id: Any = None
 
 
 class TrainingLoss(NamedTuple):
@@ -121,6 +124,7 @@ class Participants(NamedTuple):
 
     shown: PyTree  # leaves (pool, ...): the shown state of each
     takes_part: Array  # (pool,) bool; ignore the other rows
+    client_ids: Array  # (pool,) int32
 
 
 # ---- the functions of a round -------------------------------------------------------------------------------------
@@ -172,12 +176,13 @@ class Phase(NamedTuple):
         self, server: ServerState, state: ClientState, context: RoundContext
     ) -> Broadcast:
         """The download of the only participant of a round, for its shape."""
-        broadcast = self.broadcast(server, context)
+        broadcast = self.broadcast(server, context._replace(client_id=None))
         if self.exchange is None:
             return broadcast
         shown = self.exchange.shown(state)
         of_all = jax.tree.map(lambda leaf: leaf[None], shown)
-        alone = Participants(of_all, jnp.ones(1, jnp.bool_))
+        ids = jnp.reshape(context.client_id, 1)
+        alone = Participants(of_all, jnp.ones(1, jnp.bool_), ids)
         return self.exchange.mix(broadcast, shown, alone, context)
 
 

@@ -70,6 +70,7 @@ def test_functions_get_arrays_and_losses_numbers():
     def client(key, broadcast, state, examples, context):
         assert not isinstance(examples.x, jax.core.Tracer)
         assert int(context.work) == 3
+        assert int(context.client_id) == 1
         trained = local.local_sgd(
             key, loss, broadcast, (), examples, training.in_round(context)
         )

@@ -59,6 +59,18 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "ifca": {"num_clusters": 4},
     "feddwa": {"num_neighbours": 5, "guidance_epochs": 1},
     "fedphp": {"teaching": 0.1, "inheritance": 0.9, "inheritance_rounds": 100},
+    "apple": {
+        "relation_step_size": 0.001,
+        "penalty": 0.1,
+        "penalty_rounds": 16.0,
+        "penalty_schedule": "exponential",
+    },
+    "fedfomo": {
+        "num_models": 4,
+        "validation_share": 0.2,
+        "exploration": 0.3,
+        "exploration_decay": 0.05,
+    },
     "fedcac": {"critical_share": 0.5, "collaboration_rounds": 100.0},
     "fedcp": {"alignment_penalty": 5.0},
     "gpfl": {"guidance_penalty": 0.01, "guidance_decay": 0.1},

@@ -45,8 +45,15 @@ class JitLoop:
         self.devices = jax.local_devices()
         self.data = [jax.device_put(data, device) for device in self.devices]
 
-        def context(index: Any) -> RoundContext:
-            return RoundContext(index, jnp.int32(0), size, data.num_clients, jnp.int32(1))
+        def context(index: Any, client_id: Any = None) -> RoundContext:
+            return RoundContext(
+                index,
+                jnp.int32(0),
+                size,
+                data.num_clients,
+                jnp.int32(1),
+                client_id=client_id,
+            )
 
         def weighted(output: Any) -> Any:
             multiply = lambda w, part: jax.tree.map(
@@ -66,7 +73,11 @@ class JitLoop:
             key_phase = named_key(stream(root, "training", index), phase.name)
             key = jax.random.fold_in(key_phase, client_id)
             output = phase.client(
-                key, broadcast, state, data.train_client(client_id), context(index)
+                key,
+                broadcast,
+                state,
+                data.train_client(client_id),
+                context(index, client_id),
             )
             message, weight = weighted(output)
             if output.state is not None:

@@ -48,6 +48,8 @@ ROWS = {
     "gpfl": Row("gpfl", "own_model"),
     "fedcp": Row("fedcp", "own_model"),
     "depthfl": Row("depthfl", "ensemble"),
+    "fedfomo": Row("fedfomo", "own_model"),
+    "apple": Row("apple", "own_model"),
 }
 TRAININGS = trainings(ROWS)
 LEFT_OUT = {

@@ -2,6 +2,7 @@
 
 from fedjax_srp.algorithms.afl import AFL
 from fedjax_srp.algorithms.apfl import APFL
+from fedjax_srp.algorithms.apple import APPLE
 from fedjax_srp.algorithms.asyncsgd import AsyncSGD
 from fedjax_srp.algorithms.depthfl import DepthFL
 from fedjax_srp.algorithms.ditto import Ditto
@@ -20,6 +21,7 @@ from fedjax_srp.algorithms.fedcp import FedCP
 from fedjax_srp.algorithms.feddbe import FedDBE
 from fedjax_srp.algorithms.feddwa import FedDWA
 from fedjax_srp.algorithms.feddyn import FedDyn
+from fedjax_srp.algorithms.fedfomo import FedFomo
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
 from fedjax_srp.algorithms.fedopt import FedOpt
@@ -57,6 +59,7 @@ from fedjax_srp.linear.fedrep import LinearFedRep
 __all__ = [
     "AFL",
     "APFL",
+    "APPLE",
     "GPFL",
     "HFMAML",
     "IFCA",
@@ -81,6 +84,7 @@ __all__ = [
     "FedDBE",
     "FedDWA",
     "FedDyn",
+    "FedFomo",
     "FedGATE",
     "FedMTL",
     "FedNova",

@@ -100,7 +100,7 @@ def _is_sequential(*params: PyTree) -> bool:
     return platform() == "cpu" and num_bytes > SEQUENTIAL_BYTES
 
 
-def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
+def random_order(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     """Random order of the rows 0 .. count - 1, then the others, in whole batches.
 
     Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the
@@ -352,7 +352,7 @@ def over_epochs(
 
     def epoch(e: Array, carry: Carry) -> Carry:
         key_epoch = jax.random.fold_in(key, first_epoch + e)
-        order = _shuffled(key_epoch, examples.count, batch_size, capacity)
+        order = random_order(key_epoch, examples.count, batch_size, capacity)
 
         def shuffled(s: Array, carry: Carry) -> Carry:
             rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))

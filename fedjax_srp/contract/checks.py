@@ -275,17 +275,29 @@ class AlgorithmTracer:
         """The algorithm in messages."""
         return f"algorithm {self.algorithm.name!r}"
 
-    def in_round(self, where: str, function: Callable[[Any], Any], *args: Any) -> Traced:
-        """Trace a function of the algorithm with a context as the last argument."""
+    def in_round(
+        self,
+        where: str,
+        function: Callable[[Any], Any],
+        *args: Any,
+        client_id: Any = None,
+    ) -> Traced:
+        """Trace a function of the algorithm with a context as the last argument, of a client if it has an id."""
 
-        def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
-            index, stage, size, work = integers
+        def with_context(algorithm: Any, integers: tuple[Any, ...], *args: Any) -> Any:
+            index, stage, size, work, client_id = integers
             context = RoundContext(
-                index, stage, size, self.data.num_clients, work, self.record_loss
+                index,
+                stage,
+                size,
+                self.data.num_clients,
+                work,
+                self.record_loss,
+                client_id=client_id,
             )
             return function(algorithm)(*args, context)
 
-        integers = (INTEGER,) * 4
+        integers = (*(INTEGER,) * 4, client_id)
         where = f"{self.name}: {where}"
         return _traced(where, with_context, self.algorithm, integers, *args)
 
@@ -294,7 +306,7 @@ class AlgorithmTracer:
     ) -> Traced:
         """Trace a client function."""
         args = (self.key, broadcast, self.state, self.train)
-        return self.in_round(where, function, *args)
+        return self.in_round(where, function, *args, client_id=INTEGER)
 
     def client(
         self, where: str, function: Callable[[Any], ClientFunction], broadcast: PyTree
@@ -314,7 +326,8 @@ class AlgorithmTracer:
         if phase.exchange is not None:
             mixed = lambda algorithm: phase_of(algorithm).download
             where = f"{phase.name}.exchange"
-            download = self.in_round(where, mixed, server, self.state).shapes
+            args = (server, self.state)
+            download = self.in_round(where, mixed, *args, client_id=INTEGER).shapes
             self.shown.append(jax.eval_shape(phase.exchange.shown, self.state))
         where = f"{phase.name}.client"
         output = self.client(

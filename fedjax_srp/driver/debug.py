@@ -127,10 +127,11 @@ def _round(
     outputs: dict[str, ClientOutput] = {}
     for phase in phases:
         where = f"algorithm {algorithm.name!r}: {phase.name}"
-        download = as_arrays(phase.download(server, state, context))
+        of_client = context._replace(client_id=client)
+        download = as_arrays(phase.download(server, state, of_client))
         key_training = named_key(stream(root, "training", first), phase.name)
         key_client = jax.random.fold_in(key_training, client)
-        output = phase.client(key_client, download, state, train, context)
+        output = phase.client(key_client, download, state, train, of_client)
         output = as_arrays(output)
         check_output(f"{where}.client", output, state)
         outputs[phase.name] = output

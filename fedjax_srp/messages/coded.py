@@ -134,7 +134,9 @@ class Coded(Wrapper):
     def init_client(self, key: Key, server: ServerState, data: ClientData) -> CodedState:
         own = self.algorithm.init_client(key, server, data)
         first = jnp.int32(0)
-        context = RoundContext(first, first, jnp.int32(1), 1, jnp.int32(1))
+        context = RoundContext(
+            first, first, jnp.int32(1), 1, jnp.int32(1), client_id=first
+        )
         residuals = []
         held = []
         for phase in self.algorithm.phases:

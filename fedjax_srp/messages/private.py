@@ -279,14 +279,15 @@ class Private(Wrapper):
                 own: ClientState,
                 data: ClientData,
                 work: Array,
+                client_id: Array,
                 phase: Phase = phase,
             ) -> tuple[PyTree, PyTree]:
-                of_client = context._replace(work=work)
-                download = phase.download(server, own, context)
+                of_client = context._replace(work=work, client_id=client_id)
+                download = phase.download(server, own, of_client)
                 output = phase.client(key, download, own, data, of_client)
                 return output.weight, output.message
 
-            found = dependence(sent, key, server, own, data, context.work)
+            found = dependence(sent, key, server, own, data, context.work, first)
             weight, message = found.result
             leaves = jax.tree.leaves(message, is_leaf=is_uncharged)
             sends = [leaf for leaf in leaves if not is_uncharged(leaf)]

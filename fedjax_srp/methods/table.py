@@ -112,6 +112,8 @@ _ROWS: dict[str, Recipe] = {
     "fedcp": Recipe(algorithms.FedCP, label="FedCP", source="Zhang et al. 2023, without Gumbel noise"),
     "ifca": Recipe(algorithms.IFCA, label="IFCA", source="Ghosh et al. 2020, Algorithm 1, model averaging"),
     "feddwa": Recipe(algorithms.FedDWA, label="FedDWA", source="Liu et al. 2023, mixtures of the five nearest models"),
+    "fedfomo": Recipe(algorithms.FedFomo, label="FedFomo", source="Zhang et al. 2021, models of the participants"),
+    "apple": Recipe(algorithms.APPLE, label="APPLE", source="Luo and Wu 2022, equal first models"),
     "q_fedavg": Recipe(algorithms.QFedAvg, label="q-FedAvg", source="Li et al. 2020, Algorithm 2", options={"weighting": "num_examples"}),  # noqa: E501
     "afl": Recipe(algorithms.AFL, label="AFL", source="Mohri et al. 2019, epochs of local SGD; the paper has steps=1"),
     "heterofl": Recipe(algorithms.HeteroFL, "partial_work", 1, "HeteroFL", None, None, "Diao et al. 2021, rates by units of work", NARROW),  # noqa: E501

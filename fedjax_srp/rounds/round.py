@@ -102,7 +102,7 @@ def cohort_pass(
     access: DataAccess,  # to their data
     states: PyTree,  # of all clients, leaves (owned, ...)
     cohort: Cohort,
-    context: RoundContext,  # `work` is filled in for each client
+    context: RoundContext,  # what differs between clients is filled in
     key: Key,  # a client's key folds in its id
     layout: Layout,
     record: Record = record_nothing,
@@ -115,7 +115,7 @@ def cohort_pass(
     clients first; only in later windows do devices exchange states and wait for each other.
     """
     pool = cohort.client_ids.shape[0]
-    of_clients = {"work": cohort.work}  # fields of a client's context
+    of_clients = {"work": cohort.work}  # fields of a client's context, besides its id
     if cohort.importance is not None:
         of_clients["importance"] = cohort.importance
     at_home, *ordered = owners_first(
@@ -130,7 +130,8 @@ def cohort_pass(
     ) -> tuple[ClientOutput, dict[str, Array]]:
         client_data = access.read(client_id, moved)
         client_key = jax.random.fold_in(key, client_id)
-        output = client(client_key, state, client_data, context._replace(**of_client))
+        of_one = context._replace(client_id=client_id, **of_client)
+        output = client(client_key, state, client_data, of_one)
         return output, record(output, client_data)
 
     # Traced once, for the shapes and for the loop.
@@ -345,7 +346,7 @@ def _download(
     # Rows of non-participants repeat the first.
     ids = jnp.where(is_real, cohort.client_ids, cohort.client_ids[0])
     shown = everywhere(layout, jax.vmap(exchange.shown)(states), ids)
-    participants = Participants(shown, is_real)
+    participants = Participants(shown, is_real, ids)
 
     def mixed(state: ClientState, context: RoundContext) -> PyTree:
         own = exchange.shown(state)

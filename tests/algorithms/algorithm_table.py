@@ -114,6 +114,9 @@ SIZED = {"weighting": "num_examples"}
 TABLE = {
     "afl": small(algorithms.AFL, weight_step_size=0.02),
     "apfl": small(algorithms.APFL, own_share=0.4, adaptive=True),
+    "apple": small(
+        algorithms.APPLE, relation_step_size=0.05, penalty_rounds=3.0, **SIZED
+    ),
     "ditto": small(algorithms.Ditto, penalty=0.3, **SIZED),
     "fed_mtl": small(
         algorithms.FedMTL,
@@ -134,6 +137,7 @@ TABLE = {
     "gpfl": small(algorithms.GPFL, guidance_penalty=0.1, **SIZED, rounding=3e-3),
     "feddbe": small(algorithms.FedDBE, mean_penalty=2.0, **SIZED),
     "feddwa": small(algorithms.FedDWA, num_neighbours=4),
+    "fedfomo": small(algorithms.FedFomo, num_models=3, validation_share=0.3),
     "fedphp": small(algorithms.FedPHP, teaching=0.3, inheritance_rounds=4, **SIZED),
     "fedamp": small(
         algorithms.FedAMP,

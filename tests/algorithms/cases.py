@@ -11,6 +11,7 @@ from recorded_orders import stream
 from reference import (
     afl,
     apfl,
+    apple,
     ditto,
     fed_mtl,
     fedala,
@@ -23,6 +24,7 @@ from reference import (
     feddbe,
     feddwa,
     feddyn,
+    fedfomo,
     fedgate,
     fednova,
     fedopt,
@@ -47,9 +49,20 @@ from reference import (
 )
 from reference.local import Sgd, batches, combine, mean
 from reference.small import KEY, NUM_CLASSES
-from setting import BATCH, COUNTS, PLAIN, SPREAD, UNEQUAL, Rounds, Setting, optimizer
+from setting import (
+    BATCH,
+    COUNTS,
+    EPOCHS,
+    PLAIN,
+    SPREAD,
+    UNEQUAL,
+    Rounds,
+    Setting,
+    optimizer,
+)
 
 from fedjax_srp import named_key
+from fedjax_srp.algorithms.local import random_order
 
 
 class Case(NamedTuple):
@@ -182,6 +195,33 @@ def guidance_of(number):
     return lambda setting: {
         "guidance_steps": setting.epochs(number=number, purpose="guidance")
     }
+
+
+def draws_of_fomo(setting):
+    """Return FedFomo's training and validation rows, and its draws for downloads."""
+    seeds = setting.states[-1].clients.seed
+
+    def parts(i):
+        count = COUNTS[i]
+        key = named_key(jax.random.key(seeds[i]), "validation")
+        order = np.asarray(random_order(key, jnp.int32(count), 1, max(COUNTS)))[:count]
+        number = round(0.6 * count)
+        return order[:number], order[number:] if number < count else order
+
+    def training(t, i):
+        rows = parts(i)[0]
+        epochs = EPOCHS * UNEQUAL.work_of(t, i)
+        orders = setting.orders.epochs(t, i, "local", epochs)
+        return batches([rows[order[order < len(rows)]] for order in orders], BATCH)
+
+    def draws(t, i):
+        key = jax.random.fold_in(jax.random.key(seeds[i]), t)
+        lots = jax.random.uniform(named_key(key, "lots"), (len(COUNTS),))
+        chances = jax.random.uniform(named_key(key, "explore"), (2,))
+        return np.asarray(lots), np.asarray(chances) < 0.7 - 0.3 * t
+
+    validation = lambda i: parts(i)[1]
+    return {"training": training, "validation": validation, "draws": draws}
 
 
 def start_of_dbe(setting):
@@ -405,6 +445,24 @@ CASES = {
         server={"params": "params", "valve": "valve", "embeddings": "embeddings"}, clients={"head": "heads"},
         judged={"own_model": gpfl.own_accuracy, "fine_tune": None},
     ),
+    "fedfomo": Case(
+        fedfomo.run,
+        {"num_models": 2, "validation_share": 0.4, "exploration": 0.7, "exploration_decay": 0.3},
+        {}, draws_of_fomo, clients={"params": "models", "preferences": "preferences"},
+        rounds={lambda info: info.metrics["models_used"]: "used"},
+        judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, tuned=True, tuner=TUNER,
+    ),
+    **{
+        f"apple-{name}": Case(
+            apple.run,
+            {"relation_step_size": 0.02, "penalty": 5.0, "penalty_rounds": 2.0, "penalty_schedule": name},
+            {"eta": 0.02, "mu": 5.0, "rounds": 2.0, "name": name},
+            server={"params": "cores", "relations": "p_0"}, clients={"change": "changes"},
+            rounds={lambda info: info.metrics["own_relation"]: "own_relation"}, shapes=(shape,),
+            judged={"own_model": accuracy("mixtures"), "fine_tune": accuracy("mixtures", ["out"])},
+        )
+        for name, shape in (("exponential", "heavy"), ("cosine", "plain"))
+    },
     "fedphp": Case(
         fedphp.run, {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2},
         {"teaching": 0.4, "inheritance": 0.8, "inheritance_rounds": 2}, clients={"own": "own"},

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp import named_key
-from fedjax_srp.algorithms.local import _shuffled
+from fedjax_srp.algorithms.local import random_order
 
 
 def stream(root, name, round):
@@ -26,7 +26,7 @@ def _draw(key_pass, counts, purpose, batch_size, capacity, num_epochs, steps):
         key = jax.random.fold_in(key, epoch)
         if steps:
             return jax.random.randint(key, (batch_size,), 0, count)
-        return _shuffled(key, count, batch_size, capacity)
+        return random_order(key, count, batch_size, capacity)
 
     ids, epochs = (
         jnp.arange(counts.shape[0], dtype=jnp.int32),

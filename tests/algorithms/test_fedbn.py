@@ -195,7 +195,7 @@ def test_statistics_are_no_part_of_the_distance_of_models():
             lambda path, w: w + (distance if is_statistic(path) else 0.1), params
         )
         shown = jax.tree.map(lambda *w: jnp.stack(w), params, moved)
-        both = Participants(shown, jnp.ones(2, bool))
+        both = Participants(shown, jnp.ones(2, bool), jnp.arange(2))
         return algorithm.mix((), params, both, None).head
 
     assert_close(mixture(9.0), mixture(0.1), 1e-6)

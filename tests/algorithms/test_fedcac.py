@@ -50,7 +50,7 @@ def test_in_round_beta_the_pair_of_the_largest_overlap_is_averaged():
     @jax.jit
     @jax.vmap
     def mixtures(flags):
-        everybody = Participants((models, flags), takes_part)
+        everybody = Participants((models, flags), takes_part, jnp.arange(5))
 
         def of_one(own, critical):
             one = SimpleNamespace(own=own, critical=critical)

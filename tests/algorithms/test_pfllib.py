@@ -1,4 +1,4 @@
-"""FedALA, FedProto, FedDBE, FedCAC, GPFL and FedCP against PFLlib's own code: 20 rounds on the same batches.
+"""Eight methods against PFLlib's own code: 20 rounds on the same batches.
 
 Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
 """
@@ -23,6 +23,7 @@ from setting import BATCH, Setting, by_layer
 
 import fedjax_srp as srp
 from fedjax_srp import named_key
+from fedjax_srp.algorithms.local import random_order
 
 PFLLIB = Path(os.environ.get("PFLLIB", "no_folder_of_pfllib"))
 pytestmark = [
@@ -538,3 +539,170 @@ def test_fedcp_of_pfllib(monkeypatch, doubles):
     last = policy.fc[0].weight.detach().numpy().T
     ours = setting.states[-1].server.policy["kernel"]
     np.testing.assert_allclose(ours, last, rtol=0, atol=1e-6)
+
+
+def fill(params, like):
+    """Give a model of PyTorch the values of another one."""
+    for p, value in zip(params.parameters(), like.parameters(), strict=True):
+        p.data = value.data.clone()
+
+
+def gap(rival, models, ours):
+    """The largest difference of parameters between PyTorch's models of all clients and ours."""
+    largest = 0.0
+    layers = model(hidden=(16,), dtype=jnp.float64)
+    for i, of_pfllib in enumerate(models):
+        own = by_layer(layers, *jax.tree.map(lambda leaf, i=i: leaf[i], ours))
+        wanted = [a for layer in own.values() for a in (layer["kernel"].T, layer["bias"])]
+        for p, w in zip(of_pfllib.parameters(), wanted, strict=True):
+            largest = max(largest, np.abs(p.detach().numpy() - w).max())
+    return largest
+
+
+def test_fedfomo_of_pfllib(monkeypatch):
+    """Its client, with our validation examples, when it downloads all models.
+
+    Its own addition to the distance is taken off, and a client without a positive weight goes back to its last mixture.
+    """
+    others = len(COUNTS) - 1
+    setting = setting_of(srp.algorithms.FedFomo, num_models=others, exploration=0.0)
+    rival = Rival(setting)
+    torch = rival.torch
+    data_utils = ModuleType("utils.data_utils")
+    data_utils.read_client_data = None
+    monkeypatch.setitem(sys.modules, "utils.data_utils", data_utils)
+    distance = lambda difference: torch.linalg.vector_norm(difference) - 1e-5
+    monkeypatch.setattr(torch, "norm", distance)
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientfomo", "clientFomo", num_clients=len(COUNTS)
+    )
+    seeds = setting.states[-1].clients.seed
+    parts = []
+    for i, count in enumerate(COUNTS):
+        key = named_key(jax.random.key(seeds[i]), "validation")
+        order = random_order(key, jnp.int32(count), 1, max(COUNTS))
+        order = np.array(order)[:count]
+        parts.append(np.split(order, [round(0.8 * count)]))
+        clients[i].old_model = copy.deepcopy(clients[i].model)
+    found = []
+    preferences = np.zeros((len(COUNTS), len(COUNTS)))
+    returns = 0
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            fill(client.old_model, client.model)
+            training = parts[i][0]
+            optimizer = sgd_of(rival, client.model)
+            for order in setting.orders.epochs(t, i, "local", EPOCHS):
+                order = training[order[order < len(training)]]
+                for rows in batches([order], BATCH):
+                    x, y = rival.data[i]
+                    optimizer.zero_grad()
+                    rival.loss(client.model(x[rows]), y[rows]).backward()
+                    optimizer.step()
+        sent = [copy.deepcopy(client.model) for client in clients]
+        for i, client in enumerate(clients):
+            x, y = rival.data[i]
+            rows = parts[i][1]
+            client.receive_models(list(range(len(COUNTS))), sent)
+            client.aggregate_parameters([(x[rows], y[rows])])
+            preferences[i] += client.weight_vector.numpy()
+            if client.weight_vector.max() <= 0:
+                returns += 1
+                fill(client.model, client.old_model)
+        with torch.no_grad():
+            found.append(mean_accuracy(rival, lambda i, x: clients[i].model(x)))
+    print(f"FedFomo: {returns} of {ROUNDS * len(COUNTS)} times no weight was positive")
+    compare("FedFomo", setting, rival, found, "own_model", None)
+    ours = setting.states[-1].clients
+    assert gap(rival, [client.model for client in clients], ours.params) < 1e-6
+    np.fill_diagonal(preferences, 0)  # ours are of the others
+    np.testing.assert_allclose(ours.preferences, preferences, rtol=0, atol=1e-6)
+
+
+def test_apple_of_pfllib(monkeypatch, doubles):
+    """Its client, with the step size of the cores as it is, and sums in the gradient of the relations.
+
+    PFLlib sends the personal model in place of the core, takes the new core in the gradient of its own relation, and
+    the schedule of the round before: here the client sends its core, and has the old one and the schedule of the round.
+    """
+    num_clients = len(COUNTS)
+    setting = setting_of(
+        srp.algorithms.APPLE,
+        relation_step_size=0.01,
+        penalty=2.0,
+        penalty_rounds=10.0,
+        penalty_schedule="cosine",
+    )
+    first = jax.tree.map(lambda cores: cores[0], setting.start.params)
+    setting.params = by_layer(model(hidden=(16,), dtype=jnp.float64), *first)
+    rival = Rival(setting)
+    torch = rival.torch
+    shares = [1 / num_clients] * num_clients
+    fields = {
+        "num_clients": num_clients,
+        "drlr": 0.01,
+        "mu": 2.0,
+        "L": 10,
+        "learning_rate": RATE,
+        "p0": shares,
+    }
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientapple", "clientAPPLE", **fields
+    )
+    cores = [copy.deepcopy(client.model) for client in clients]
+    num_parameters = len(list(rival.model.parameters()))
+    turn = {}
+
+    def sum_of(product):
+        """The sum of a gradient times a core, as PFLlib divides the sum of four means by four."""
+        client, place = turn["client"], turn["calls"] % (num_clients * num_parameters)
+        turn["calls"] += 1
+        total = product.sum()
+        if place // num_parameters == client.id:
+            gradient = list(client.model.parameters())[place % num_parameters].grad
+            total = total + RATE * client.ps[client.id] * (gradient**2).sum()
+        return total * num_parameters
+
+    class Kept:
+        """A client's core before the training; the trained one is taken when PFLlib puts this one back."""
+
+        def __init__(self, client):
+            self.client = client
+            self.before = [p.data.clone() for p in cores[client.id].parameters()]
+
+        def parameters(self):
+            own = self.client.model_cs[self.client.id]
+            self.trained = [p.data.clone() for p in own.parameters()]
+            return self.before
+
+    for i, client in enumerate(clients):
+        client.id = i
+        client.ps = list(shares)
+    found = []
+    for t in range(ROUNDS):
+        sent = []
+        for i, client in enumerate(clients):
+            client.optimizer = sgd_of(rival, client.model)
+            client.load_train_data = batches_of(rival, t, i)
+            client.set_models(cores)
+            client.model_c = kept = Kept(client)
+            client.lamda = (1 + np.cos(np.pi * t / 10)) / 2 if t < 10 else 0.0
+            turn.update(client=client, calls=0)
+            with monkeypatch.context() as patched:
+                patched.setattr(torch, "mean", sum_of)
+                client.train(t)
+            sent.append(kept.trained)
+        for core, values in zip(cores, sent, strict=True):
+            for p, value in zip(core.parameters(), values, strict=True):
+                p.data = value
+        for client in clients:
+            client.aggregate_parameters()
+        with torch.no_grad():
+            found.append(mean_accuracy(rival, lambda i, x: clients[i].model(x)))
+    compare("APPLE", setting, rival, found, "own_model", None)
+    last = setting.states[-1]
+    assert gap(rival, cores, last.server.params) < 1e-6
+    relations = last.server.relations + last.clients.change
+    np.testing.assert_allclose(
+        relations, [client.ps for client in clients], rtol=0, atol=1e-6
+    )

@@ -259,9 +259,11 @@ def test_the_noised_clip_stays_near_the_quantile():
 
 REFUSED = {
     "afl": "download what others hold",
+    "apple": "weight of a client",
     "fedamp": "download what others hold",
     "fedcac": "download what others hold",
     "feddwa": "download what others hold",
+    "fedfomo": "download what others hold",
     "feddbe": "passes before the first round",
     "ifca": "weight of a client",
     "fedpac": "download what others hold",
@@ -341,12 +343,16 @@ def test_weights_by_examples_are_refused():
 
 @srp.part
 class Weighed(Quadratic):
-    """Clients of one weight each, or of three groups."""
+    """Clients whose weight is their work, their id, or one in each of three groups."""
 
     weight: str = "work"
 
     def client(self, key, w, state, a, context):
-        weights = {"work": context.work.astype(float), "groups": jnp.ones(3)}
+        weights = {
+            "work": context.work.astype(float),
+            "id": context.client_id.astype(float),
+            "groups": jnp.ones(3),
+        }
         output = super().client(key, w, state, a, context)
         return output._replace(weight=weights[self.weight])
 
@@ -363,7 +369,7 @@ class Rounded(Quadratic):
 
 
 def test_clients_that_could_count_more_than_the_clip_are_refused():
-    for weight in ("work", "groups"):
+    for weight in ("work", "id", "groups"):
         with refused("^algorithm=Weighed.*weight of a client.*give"):
             prepared(private(Weighed(weight=weight)), TARGETS)
     with refused("^algorithm=Rounded.*16 bits.*give"):

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from reference.small import ALGORITHMS, assert_close, built
-from setting import COUNTS, EVERYBODY, HEAVY_STEPS, SMALL, UNEQUAL, run_of, split_model
+from setting import (
+    COUNTS,
+    EVERYBODY,
+    FULL,
+    HEAVY_STEPS,
+    SMALL,
+    UNEQUAL,
+    run_of,
+    split_model,
+)
 
 import fedjax_srp as srp
 
@@ -94,6 +103,13 @@ LIMITS = {
     ),
     "feddwa of one participant": Limit(
         "feddwa", {}, "local_only", ALONE, srp.participation.Uniform(1), rtol=1e-9
+    ),
+    "apple of one client with fixed relations": Limit(
+        "apple", {"relation_step_size": 0.0}, "local_only", ("server.params", OWN), clients=lambda: [SMALL()[2]]
+    ),
+    # whose training always saves loss on the examples of the training
+    "fedfomo of one participant": Limit(
+        "fedfomo", {"validation_share": 0.0}, "local_only", ALONE, srp.participation.Uniform(1), FULL, rtol=1e-9
     ),
     "l2gd that never aggregates": Limit("l2gd", {"aggregation_probability": 0.0}, "local_only", BESIDE, DOUBLING),
     "ditto without its penalty": Limit("ditto", {"penalty": 0.0}, "local_only", BESIDE, DOUBLING),

@@ -134,6 +134,10 @@ BROKEN_ALGORITHMS = {
     # Errors of Python and JAX come in one line, with the function.
     "init_few": ({"init": FEW}, "init: "),
     "client_few": (in_round(client=FEW), "round.client: "),
+    "id_in_a_broadcast": (
+        in_round(broadcast=lambda server, context: server + context.client_id),
+        "round.broadcast: ",
+    ),
     "if_on_an_array": (
         in_round(client=lambda *args: client_of()(*args) if args[3] > 0 else None),
         "round.client: ",

@@ -87,7 +87,9 @@ def test_record_loss_is_not_charged():
 @pytest.mark.short("fedavg", "l2gd", "fedala", "hf_maml")
 @pytest.mark.parametrize("name", srp.methods.algorithm_names())
 def test_every_algorithm_can_be_charged(name):
-    algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
+    # what is left for training of unequal clients may be equally many batches
+    options = {"validation_share": 0.0} if name == "fedfomo" else {}
+    algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,), **options).algorithm
     if algorithm.charges.communicates is not None:
         with pytest.raises(ValueError, match=rf"clock 'devices' .* '{name}' has silent"):
             costs(algorithm, DATA)

@@ -164,6 +164,7 @@ def test_info_is_averaged_over_the_cohort_and_joins_the_metrics():
             "mean_cohort_size": SIZES[t],
             "mean_num_clients": 7,
             "mean_record_loss": 0,
+            "mean_client_id": ids.mean(),
         }
         assert set(metrics) == set(expected)
         for name, value in expected.items():
@@ -260,6 +261,55 @@ def test_all_phases_get_the_right_states():
 
 def value_of(key, broadcast, state, value, context):
     return ClientOutput(value)
+
+
+def test_clients_know_who_they_are_and_servers_do_not():
+    """In every pass and every download; messages by client have the group of the client's id."""
+    asked = []
+
+    def of_server(function):
+        def checked(*args):
+            asked.append(args[-1].client_id)
+            return function(*args)
+
+        return checked
+
+    def client(key, download, state, value, context):
+        is_own = jnp.arange(7, dtype=jnp.int32) == context.client_id
+        ids = context.client_id, download
+        return ClientOutput(value, jnp.stack([state[0], *ids]), jnp.where(is_own, 1, 0))
+
+    def mix(broadcast, own, others, context):
+        # the other participant with the smallest id, by the ids of the rows
+        is_other = others.takes_part & (others.client_ids != context.client_id)
+        return jnp.min(jnp.where(is_other, others.client_ids, 7))
+
+    def begin(key, broadcast, state, value, context):
+        return ClientOutput((), state.at[0].set(10 + context.client_id))
+
+    everybody = srp.Exchange(lambda state: state, mix)
+    values = of_server(lambda key, server, mean, context: mean)
+    keep = of_server(srp.unchanged)
+    algorithm = algorithm_of(
+        client,
+        init=lambda key, data: jnp.zeros(7),
+        init_client=lambda key, server, value: jnp.full(3, -1, jnp.int32),
+        phases=(srp.Phase("round", of_server(nothing), client, values, everybody),),
+        start_phases=(srp.Phase("begin", of_server(nothing), begin, keep),),
+    )
+    run = run_of(algorithm)
+    states = run.host_state().clients
+    np.testing.assert_array_equal(states[:, 0], 10 + np.arange(7))
+    for ids, _ in ROUNDS:
+        run.rounds()
+        state = run.host_state()
+        taken = np.where(np.isin(np.arange(7), ids), VALUES, 0)
+        np.testing.assert_array_equal(state.server, taken)
+        for i in ids:
+            states[i, 1:] = i, min(set(ids) - {i})
+        np.testing.assert_array_equal(state.clients, states)
+    assert asked == [None] * len(asked)
+    assert len(asked) >= 4
 
 
 # Keys.
