@@ -96,8 +96,8 @@ class APPLE(ExampleAlgorithm):
     the authors' code each at random. There p_i has the momentum of the cores, and mu is
     our mu / 2. PFLlib sends personal models in place of cores, multiplies the step size
     of cores by the number of clients, and takes means over parameters in the gradient of
-    p_i, where the paper has sums. The paper's limit on downloads is left out. With one client, and p_i fixed, this is
-    `LocalOnly`.
+    p_i, where the paper has sums. The paper's limit on downloads is left out. With one
+    client, and p_i fixed, this is `LocalOnly`.
 
     The server holds the core of every client, which a round copies twice on each device;
     all clients train on one array of them. A step reads all cores, so its cost grows with
