@@ -133,4 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # the script that runs has it too, and has ended
+        print("\nexperiments: interrupted; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -80,6 +80,7 @@ _NOT_SIMULATED = (  # may differ between equal runs
 )
 # whose values a copy of a file leaves out, while it keeps the rules for them
 _LEFT_OUT_IN_COPIES = ("method", "seed")
+_MAX_SHOWN = 10  # values of an axis in a plan
 _MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
 
@@ -901,6 +902,21 @@ def name_of(values: Mapping[str, Any]) -> str:
         for option, value in values.items()
     ]
     return ", ".join(words)
+
+
+def describe_axes(points: Sequence[Point]) -> str:
+    """Return a line with the first values of each axis that the runs have, or nothing without axes."""
+    axes: dict[str, dict[str, None]] = {}
+    for point in points:
+        for name, value in point.values.items():
+            axes.setdefault(name, {})[_text(value)] = None
+    lines = []
+    for name, texts in axes.items():
+        line = f"{name}: {', '.join([*texts][:_MAX_SHOWN])}"
+        if len(texts) > _MAX_SHOWN:
+            line += f", ... ({len(texts)} values)"
+        lines.append(line)
+    return "; ".join(lines) + "\n" * bool(lines)
 
 
 def _text(value: Any) -> str:
