@@ -2,7 +2,12 @@
 
 import os
 
+import pytest
+
 from fedjax_srp.lab.grids.work import unpacked
+
+# here, and so before any test: its import shuts loggers down, and absl's closes a stream that a test has replaced
+pytest.importorskip("submitit")
 
 
 class Cluster:

@@ -72,11 +72,11 @@ def follow(tmp_path, monkeypatch, capsys):
 COMMANDS = [line for block in blocks("console") for line in block.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_rounds")
 @pytest.mark.filterwarnings("ignore:grid.*matches no run, since none has this method")
 @pytest.mark.filterwarnings("ignore:.*is an upper bound")
 def test_the_recipe_is_what_its_reader_can_do(follow, tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
     cluster = fake_slurm.Cluster(tmp_path / "cluster", monkeypatch, room=4)
     cluster.jobs = tmp_path / "runs/mine/.together/slurm"
     three, smoke, plan, jobs, run = map(follow, COMMANDS)
@@ -96,7 +96,8 @@ def test_the_recipe_is_what_its_reader_can_do(follow, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("no_rounds")
 @pytest.mark.filterwarnings("ignore:grid.*matches no run, since none has this method")
-@pytest.mark.parametrize("figure", [5, 6])
+@pytest.mark.parametrize("figure", [3, 5, 6])
 def test_the_copy_is_a_plan_of_the_figures_with_a_pool_too(figure, follow):
     command = COMMANDS[2].replace("figure3.py", f"figure{figure}.py")
+    assert "--dry-run" in command
     assert "variant: mine" in follow(command).err

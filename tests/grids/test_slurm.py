@@ -24,7 +24,6 @@ def grid(out, num_runs=2, **given):
 
 
 def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
     with refused(r"launcher='slurm': .*correct \[slurm\]"):
         grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
     monkeypatch.setitem(sys.modules, "submitit", None)
@@ -32,11 +31,14 @@ def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
         grid(tmp_path, slurm={"cluster": "local"})
 
 
+def number(of):
+    return {"number": of}
+
+
 @pytest.mark.parametrize("has_slurm", [True, False])
 def test_a_plan_of_jobs_names_them_and_checks_their_parameters(
     has_slurm, tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("submitit")
     if has_slurm:
         fake_slurm.Cluster(tmp_path / "cluster", monkeypatch, room=2)
     else:
@@ -58,8 +60,8 @@ def test_a_plan_of_jobs_names_them_and_checks_their_parameters(
     assert "partition_'. " in capsys.readouterr().err
     with refused(r"launcher='slurm': .*partition_.*; correct \[slurm\]"):
         srp.measure(
-            len,
-            axes={"obj": ["a"]},
+            number,
+            axes={"of": [1, 2]},
             out=tmp_path,
             launcher="slurm",
             slurm={"partition_": "long"},
@@ -99,7 +101,6 @@ class Cluster(fake_slurm.Cluster):
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """Cluster with room for two jobs; a run writes a summary without simulating."""
-    pytest.importorskip("submitit")
 
     def run(self, unit, tell):
         for member in unit.members:
