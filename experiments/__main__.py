@@ -91,7 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--scale", choices=("smoke", "cpu", "gpu", "full"), default="smoke"
+        "--scale",
+        choices=("smoke", "cpu", "gpu", "full"),
+        default="smoke",
+        help="default: smoke",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/experiments"))
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")

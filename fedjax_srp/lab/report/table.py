@@ -260,10 +260,10 @@ def _notes(frame: pd.DataFrame, target: Target) -> list[str]:
         if row["diverged"]:
             name = named(row["method"])
             notes.append(f"{name}: {row['diverged']} of {row['runs']} runs diverged")
-    at_once = frame[frame["reached_at_once"] > 0]
-    if len(at_once):
+    at_once = [row["first_evaluation"] for row in rows if row["reached_at_once"]]
+    if at_once:
         note = "≤: reached by the first evaluation, maybe sooner"
-        if (at_once["first_evaluation"] > 1).any():
+        if max(at_once) > 1:
             note += "; evaluate each early round, or give a higher target, to compare such times"
         notes.append(note)
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
