@@ -91,7 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--scale", choices=("smoke", "cpu", "gpu", "full"), default="smoke"
+        "--scale",
+        choices=("smoke", "cpu", "gpu", "full"),
+        default="smoke",
+        help="default: smoke",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/experiments"))
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
@@ -133,4 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # the script that runs has it too, and has ended
+        print("\nexperiments: interrupted; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None

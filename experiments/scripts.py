@@ -19,6 +19,7 @@ import pandas as pd
 from typing_extensions import override
 
 import fedjax_srp as srp
+from fedjax_srp.lab.commands import interrupt
 from fedjax_srp.parts.checks import is_ours
 from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
@@ -68,7 +69,12 @@ def parser(
     """
     found = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if scales:
-        found.add_argument("--scale", choices=scales, default="cpu")
+        found.add_argument(
+            "--scale",
+            choices=scales,
+            default="cpu",
+            help="size of the runs; default: cpu",
+        )
     found.add_argument(
         "--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}"
     )
@@ -80,12 +86,20 @@ def parser(
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that sets up JAX's devices as the options say, which works only before the script computes anything."""
+    """Parser that sets up JAX's devices as the options say, which works only before the script computes anything.
+
+    Once it has parsed the words of this process, Ctrl-C ends the script with one line.
+    """
 
     @override
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         parsed = super().parse_args(args, namespace)
         options = vars(parsed)
+        if args is None:
+            line = f"{self.prog}: interrupted"
+            if "launcher" in options:  # it keeps what is finished
+                line += "; the same command continues from the last checkpoint"
+            interrupt.watch(line)
         if options.get("workers") or options.get("launcher", "local") != "local":
             # this process only plans and draws; GPUs are for the workers
             jax.config.update("jax_platforms", "cpu")
@@ -216,7 +230,11 @@ def _launched(args: argparse.Namespace) -> dict[str, Any]:
 
 def _finished(args: argparse.Namespace, found: Any) -> Any:
     if args.dry_run:
-        cost = "" if found.seconds is None else f", about {found.seconds:.0f} s"
+        cost = ""
+        if found.seconds is not None:
+            cost = f", about {found.seconds:.0f} s"
+        elif args.launcher == "slurm":
+            cost = ", not estimated: jobs wait in a queue"
         print(f"{found}{cost}")
         raise SystemExit(0)
     if found.failures:

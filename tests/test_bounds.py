@@ -80,6 +80,13 @@ def test_summaries_and_tables_have_a_column(tmp_path):
         {"fedrep": [run()], "fedavg": [run(name="fedavg")]}, 0.4, (0,)
     )
     assert frame["reached_at_once"].tolist() == [1, 1]
+    advice = "evaluate each early round"
+    target = table.Target(0.4, "as asked")
+    assert advice in table.render(frame, target)
+    frame = table.comparison({"fedrep": [run(eval_round=[1, 4, 6])]}, 0.4, (0,))
+    text = table.render(frame, target)
+    assert "maybe sooner" in text
+    assert advice not in text  # no round is earlier
 
 
 def test_megabytes_to_the_target_are_marked_as_the_time_beside_them():

@@ -138,8 +138,12 @@ def main(
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME")
     parser.add_argument(
-        "--file", type=Path, default=FILE, help="a changed copy of figure3.toml"
+        "--file",
+        type=Path,
+        default=FILE,
+        help="a changed copy of figure3.toml; its `out` is the default of --out",
     )
+    parser.set_defaults(out=None)
     parser.add_argument(
         "--seeds",
         type=int,
@@ -169,6 +173,7 @@ def main(
             given["axes"]["seed"] = range(args.seeds)
         found = scripts.run_grid(args, args.file, variants=variants, **given)
         columns = curves(found, FIGURES[figure], args.scale)
+    args.out = found.folder
     results = scripts.results_folder(args)
     print(report(columns, figure, FIGURES[figure].title, results))
     print(f"\nin {results}")

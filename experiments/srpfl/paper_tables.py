@@ -4,12 +4,12 @@ A time to a target is only known to lie between two evaluations. So every table 
 time before the target was reached, `after_C`, and the lowest and highest factor consistent with both,
 `least_speed_up_C` and `most_speed_up_C`; `finals` and `times` are final accuracies and times at C = 0 of the seeds, in
 their order, separated by spaces. Methods with a personal part are evaluated twice: as in the paper's code
-(`fine_tune`), and with the part that each client holds, which is the initial one before it first takes part.
+(`fine_tune`), and with the part that each client holds, which is the initial one before it first takes part. Every
+method of a changed file that has such an evaluation is in the second table.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 
 COMMUNICATIONS = (0, 10, 100)
 FRACTIONS = (0.95, 0.99)  # targets, as fractions of FedRep's final accuracy
-OWN_PARTS = {
-    "fedrep": "own_head",
-    "srpfl": "own_head",
-    "lg_fedavg": "own_representation",
-    "lg_srpfl": "own_representation",
-}
 # rounds of all clients that the axes of the published figure 3 have room for, about
 PUBLISHED_ROUNDS = {"CIFAR-10": 120, "CIFAR-100": 120}
 OTHER_ROUNDS = 100
@@ -41,15 +35,16 @@ ZOOM = 0.95  # start of the axis of accuracies, as a fraction of the lowest fina
 
 
 def with_own_parts(curves: Mapping[str, Sequence[History]]) -> dict[str, list[History]]:
-    """Return the same runs, evaluated with each client's own part."""
-    return {
-        name: [
-            dataclasses.replace(run, accuracies={own: run.accuracies[own]})
-            for run in curves[name]
-        ]
-        for name, own in OWN_PARTS.items()
-        if name in curves
-    }
+    """Return the runs of all methods that were evaluated with each client's own part, judged by that.
+
+    Such an evaluation is called `own_head`, `own_representation` or the like; the first one counts.
+    """
+    found = {}
+    for name, runs in curves.items():
+        own = [each for each in runs[0].accuracies if each.startswith("own_")]
+        if own:
+            found[name] = [run.judged_by(own[0]) for run in runs]
+    return found
 
 
 def time_before(run: History, target: float, communication: float = 0.0) -> float:

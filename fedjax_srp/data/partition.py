@@ -372,7 +372,7 @@ def natural(
     if len(users) < (num_clients or 1):
         raise ValueError(
             f"num_clients={num_clients}: {len(users)} users have both train and test "
-            "examples; use at most that many, or None for all"
+            "examples; use at most that many, or leave it out for all"
         )
     _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:

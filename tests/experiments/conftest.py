@@ -1,16 +1,18 @@
-"""Fixture that imports scripts of experiments, whose devices are those of the tests."""
+"""Fixtures for scripts of experiments that run in the process of the tests."""
 
 import importlib
 
 import pytest
 
 import fedjax_srp as srp
+from fedjax_srp.lab.commands import interrupt
 
 
 @pytest.fixture(autouse=True)
-def without_setting_devices(monkeypatch):
-    """The devices of this process are already set."""
+def process_as_before(monkeypatch):
+    """The devices of this process are already set, and Ctrl-C ends the tests."""
     monkeypatch.setattr(srp, "use_all_cores", lambda: None)
+    monkeypatch.setattr(interrupt, "watch", lambda line: None)
 
 
 @pytest.fixture(scope="module")

@@ -369,6 +369,22 @@ def test_a_column_without_its_number_of_clients_has_no_figure_with_a_pool(import
     paper.check_pools(tables | {"options": {"num_clients": 20}}, ["mine"])
 
 
+def test_every_method_with_an_evaluation_of_own_parts_is_in_their_table(import_from):
+    tables = import_from("srpfl")("paper_tables")
+    judged = {"fedavg": ["global"], "fedper": ["fine_tune", "own_head"]}
+    judged |= {"ditto": ["own_model", "global"]}
+    curves = {}
+    for method, evaluations in judged.items():
+        scores = {name: np.full((1, 1), len(name) / 20) for name in evaluations}
+        curves[method] = [made_history([], [1.0], name=method, accuracies=scores)]
+    own = tables.with_own_parts(curves)
+    assert {name: run.evaluation for name, (run,) in own.items()} == {
+        "fedper": "own_head",
+        "ditto": "own_model",
+    }
+    assert own["fedper"][0].final_accuracy == len("own_head") / 20
+
+
 def test_every_method_is_in_the_table_of_all_or_left_out_with_a_reason(import_from):
     rows = import_from("personalization")("rows")
     assert rows.ROWS.keys() | rows.LEFT_OUT.keys() == set(srp.methods.names())

@@ -1,8 +1,11 @@
 """Every script of `experiments/` and `benchmarks/` runs at its smallest size, and writes valid results."""
 
 import json
+import os
 import runpy
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -92,6 +95,44 @@ def test_scripts_have_all_cores_before_they_compute(monkeypatch):
         calls.clear()
         parser.parse_args(words)
         assert calls == [("jax_platforms", "cpu")]
+
+
+def test_scripts_say_what_continues_after_ctrl_c(monkeypatch, capsys):
+    lines = []
+    monkeypatch.setattr(scripts.interrupt, "watch", lines.append)
+    monkeypatch.setattr(sys, "argv", ["it.py"])
+    scripts.measurement_parser(None, ("smoke", "cpu"), "runs").parse_args()
+    scripts.parser(None, (), "runs").parse_args()
+    continues = "; the same command continues from the last checkpoint"
+    assert lines == [f"it.py: interrupted{continues}", "it.py: interrupted"]
+    with pytest.raises(SystemExit):
+        scripts.parser(None, ("smoke", "cpu"), "runs").parse_args(["--help"])
+    assert "size of the runs; default: cpu" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_a_script_with_one_line(tmp_path):
+    script = EXPERIMENTS / "srpfl/figure3.py"
+    words = [script, "--scale", "smoke", "--out", tmp_path, "--methods", "fedavg"]
+    start = "import runpy, signal, sys; sys.argv = sys.argv[1:]; "
+    start += "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", start, *map(str, words)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while "to run" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert error.endswith(
+        "\nfigure3.py: interrupted; the same command continues from the last checkpoint\n"
+    )
 
 
 def area(side, seed, height=2):

@@ -142,8 +142,8 @@ def test_arguments_without_effect_are_refused_as_those_of_the_file_are(file):
     with refused("variant 'digits': initial: no method of its runs reads"):
         variants = {"digits": {"initial": 3}}
         laid_over(file, axes={"method": ["fedavg"]}, variants=variants)
-    with refused("where: seed=9 matches no run; correct or remove"):
-        laid_over(file, where=[{"seed": 9, "set": {"epochs": 2}}])
+    with refused("where: num_clients=9 matches no run; correct or remove"):
+        laid_over(file, where=[{"num_clients": 9, "set": {"epochs": 2}}])
     many = [{"num_clients": 10, "set": {"epochs": 2}}]  # as without a scale
     small = overlaid(read(file, "smoke")[0], at_scale({"where": many}, None, "grid"))
     assert {point.run.options.get("epochs") for point in points(small)} == {None}
@@ -155,6 +155,26 @@ def test_arguments_without_effect_are_refused_as_those_of_the_file_are(file):
     assert laid_over(file, axes={"method": ["fedprox"]})
     with refused("mu: no method of the grid reads it"):
         points(read(file, "smoke")[0])
+
+
+def test_rules_for_methods_and_seeds_that_no_run_has_are_noted(file):
+    """As in a copy of a file with fewer methods and seeds; an object's name is known too."""
+    axes = 'method = ["srpfl", "fedrep", "fedavg"]\nseed = [0, 1, 2]'
+    file.write_text(FILE.replace(axes, 'method = ["fedavg"]\nseed = [0, 1, 2]'))
+    with pytest.warns(UserWarning, match="where: method=srpfl or fedrep .*this method"):
+        found = points(read(file)[0])
+    assert evaluations_of(found) == {"fedavg": None}
+    file.write_text(FILE.replace(axes, 'method = ["fedrep"]\nseed = [0, 1]'))
+    with pytest.warns(UserWarning, match="exclude: variant=mnist, seed=2 .*this seed"):
+        assert len(points(read(file)[0])) == 2 * 2
+    file.write_text(FILE)
+    mine = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(4,)))
+    (point,) = laid_over(
+        file,
+        axes={"method": {"mine": mine}, "variant": ["digits"], "seed": [0]},
+        where=[{"method": "mine", "set": {"eval_every": 2}}],
+    )
+    assert point.run.settings.eval_every == 2
 
 
 def test_options_of_a_scale_must_have_an_effect_at_that_scale(file):
@@ -181,8 +201,12 @@ def test_options_of_a_scale_must_have_an_effect_at_that_scale(file):
             "where: method is also an axis; remove",
         ),
         (
-            {"where": [{"seed": 9, "set": {"epochs": 1}}]},
-            "where: seed=9 matches no run; correct",
+            {"where": [{"num_clients": 9, "set": {"epochs": 1}}]},
+            "where: num_clients=9 matches no run; correct",
+        ),
+        (
+            {"exclude": [{"method": ["fedavg", "fedrap"], "seed": 1}]},
+            "exclude: method=fedavg or fedrap, seed=1: method='fedrap' is unknown.*fedrep",
         ),
         ({"axes": {"variant": ["z"]}}, "axes: unknown variant 'z'; choose from a, b"),
         ({"axes": {"variant": []}}, r"axes: variant=\[\] must be a list of variants"),

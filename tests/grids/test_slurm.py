@@ -1,18 +1,20 @@
-"""Slurm jobs: their limit, and waiting for jobs of an earlier call. Four short scripts imitate the cluster."""
+"""Slurm jobs: their plan, their limit, and waiting for jobs of an earlier call."""
 
 import json
-import os
 import pickle
 import sys
 
+import fake_slurm
 import pytest
 import small_grid
+from command_line import main
 from reference.small import refused
 
+import fedjax_srp as srp
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import launch
 from fedjax_srp.lab.grids.result import Grid
-from fedjax_srp.lab.grids.work import Worker, unpacked
+from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.results import json_files
 
 
@@ -22,7 +24,6 @@ def grid(out, num_runs=2, **given):
 
 
 def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
     with refused(r"launcher='slurm': .*correct \[slurm\]"):
         grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
     monkeypatch.setitem(sys.modules, "submitit", None)
@@ -30,73 +31,53 @@ def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
         grid(tmp_path, slurm={"cluster": "local"})
 
 
-class Cluster:
-    """Cluster with a limit of jobs per user; jobs run while the launcher sleeps."""
+def number(of):
+    return {"number": of}
 
-    def __init__(self, folder, monkeypatch, room):
-        self.folder, self.room = folder, room
-        folder.mkdir()
-        self.script("srun", "exit 0")
-        self.script("scancel", f'echo CANCELLED > "{folder}/$1.state"')
-        in_queue = "grep -l -e RUNNING -e COMPLETING *.state"
-        self.script("squeue", f'cd "{folder}"; {in_queue} | sed s/.state//')
-        self.script(
-            "sbatch",
-            f"""cd "{folder}"
-            if [ $(cat *.state 2>/dev/null | grep -c -e RUNNING -e COMPLETING) -ge $(cat room) ]; then
-                echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1
-            fi
-            n=$((101 + $(ls *.state 2>/dev/null | wc -l)))
-            echo RUNNING > $n.state; echo "Submitted batch job $n"
-            """,
+
+@pytest.mark.parametrize("has_slurm", [True, False])
+def test_a_plan_of_jobs_names_them_and_checks_their_parameters(
+    has_slurm, tmp_path, monkeypatch, capsys
+):
+    if has_slurm:
+        fake_slurm.Cluster(tmp_path / "cluster", monkeypatch, room=2)
+    else:
+        monkeypatch.setenv("PATH", "")
+    file = tmp_path / "grid.toml"
+    small_grid.toml(file, small_grid.OPTIONS, method=["fedavg"], seed=[0, 1, 2])
+    grid_alone = file.read_text()
+    words = ("grid", file, "--out", tmp_path / "out", "--launcher", "slurm", "--dry-run")
+    file.write_text(f"{grid_alone}\n[slurm]\nslurm_partition = 'long'\ntimeout_min = 7\n")
+    assert main(*words, "--batch", 1) == 0
+    printed = capsys.readouterr()
+    assert "method: fedavg; seed: 0, 1, 2\n" in printed.err
+    assert "jobs: 3; partition: long; [slurm]: slurm_partition='long'" in printed.err
+    assert "timeout_min=7" in printed.err
+    assert ("no Slurm was found" in printed.err) is not has_slurm
+    assert printed.out == "not estimated: jobs wait in a queue\n"
+    file.write_text(f"{grid_alone}\n[slurm]\npartition_ = 'long'\n")
+    assert main(*words) == 2
+    assert "partition_'. " in capsys.readouterr().err
+    with refused(r"launcher='slurm': .*partition_.*; correct \[slurm\]"):
+        srp.measure(
+            number,
+            axes={"of": [1, 2]},
+            out=tmp_path,
+            launcher="slurm",
+            slurm={"partition_": "long"},
+            dry_run=True,
         )
-        (folder / "room").write_text(str(room))
-        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        monkeypatch.setattr("fedjax_srp.lab.grids.slurm.time", self)
-        monkeypatch.setattr(
-            "fedjax_srp.lab.grids.slurm.use_all_cores", lambda: None
-        )  # this process has had them
-        self.ran, self.now = [], 1000.0
+    assert not any((tmp_path / "out").rglob("slurm"))
 
-    def monotonic(self):
-        return self.now
 
-    def sleep(self, seconds):
-        self.now += seconds
-        self.step()
+def test_a_machine_without_slurm_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with refused("launcher='slurm': no Slurm was found on this machine.*; call it where"):
+        grid(tmp_path)
 
-    def script(self, name, text):
-        (self.folder / name).write_text(f"#!/bin/bash\n{text}\n")
-        (self.folder / name).chmod(0o755)
 
-    def states(self):
-        return {
-            path.stem: path.read_text().strip()
-            for path in sorted(self.folder.glob("*.state"))
-        }
-
-    def step(self):
-        """End the first running job; Slurm counts it as running until the next step."""
-        import submitit
-
-        for name in (
-            name for name, state in self.states().items() if state == "COMPLETING"
-        ):
-            (self.folder / f"{name}.state").write_text("COMPLETED")
-        name = next(
-            (name for name, state in self.states().items() if state == "RUNNING"), None
-        )
-        if name is None:
-            return
-        (written,) = self.jobs.glob(f"*/{name}_submitted.pkl")
-        submitted = submitit.SlurmJob(written.parent, name)
-        task = submitted.submission()
-        (unit,) = unpacked(task.args[1]).values()
-        self.ran.append([member.point.run.seed for member in unit.members])
-        submitit.core.utils.cloudpickle_dump(
-            ("success", task.result()), submitted.paths.result_pickle
-        )
-        (self.folder / f"{name}.state").write_text("COMPLETING")
+class Cluster(fake_slurm.Cluster):
+    """Cluster that runs small grids."""
 
     def grid(self, out, num_runs=3, **options):
         self.jobs = out / units.SHARED / "slurm"
@@ -120,7 +101,6 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """Cluster with room for two jobs; a run writes a summary without simulating."""
-    pytest.importorskip("submitit")
 
     def run(self, unit, tell):
         for member in unit.members:

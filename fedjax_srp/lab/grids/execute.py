@@ -21,8 +21,8 @@ from fedjax_srp.lab.grids.launch import (
     devices_per_worker,
     perform,
 )
-from fedjax_srp.lab.grids.points import Point, Problems
-from fedjax_srp.lab.grids.slurm import SlurmLauncher
+from fedjax_srp.lab.grids.points import Point, Problems, describe_axes
+from fedjax_srp.lab.grids.slurm import SlurmLauncher, describe_jobs
 from fedjax_srp.lab.grids.work import Work
 from fedjax_srp.lab.runs.folder import tidy
 from fedjax_srp.parts.checks import checked, printable
@@ -81,8 +81,11 @@ def execute(
         if not unit.has_current_summary():
             outdated.append(unit)
     members = [member for unit in planned for member in unit.members]
+    is_estimate = dry_run and launcher == "slurm"  # jobs wait in a queue
+    text = describe_plan(planned, unfinished, folder)
+    if is_estimate:
+        text += f"\n{describe_jobs(len(unfinished), slurm or {})}"
     if progress:
-        text = describe_plan(planned, unfinished, folder)
         print(printable(text, kept="\n"), file=sys.stderr)
     failures: list[Failure] = []
     seconds = None
@@ -93,7 +96,6 @@ def execute(
     is_silent = not progress or dry_run or not unfinished
     if outdated and not dry_run:
         run_units(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)
-    is_estimate = dry_run and launcher == "slurm"  # jobs wait in a queue
     todo = [] if is_estimate else unfinished
     with launched(
         todo, len(members), folder, workers, launcher, slurm, is_silent
@@ -257,11 +259,12 @@ def _check(
 def describe_plan(
     planned: Sequence[Unit], unfinished: Sequence[Unit], folder: Path
 ) -> str:
-    """Describe the plan in one line."""
+    """Describe the plan: its axes in a line, and the numbers of runs, programs and rounds in another."""
     members = [member for unit in planned for member in unit.members]
     finished = [member for member in members if member.is_finished()]
     num_outdated = sum(not member.has_current_summary() for member in finished)
-    text = f"{folder}: {len(members)} runs, {len(finished)} finished"
+    text = describe_axes([member.point for member in members])
+    text += f"{folder}: {len(members)} runs, {len(finished)} finished"
     if num_outdated:
         text += (
             f" ({num_outdated} with another communication cost, whose summaries will be "

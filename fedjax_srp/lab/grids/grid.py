@@ -49,7 +49,7 @@ def grid(
         options: of every run. An option that a method does not read is left out of its runs.
         variants: name -> options that go together: one more axis, called "variant". An axis of this name chooses some.
         exclude: rules; a run with all values of a rule is left out, a list matches any of its values. A rule that
-            matches no run is refused.
+            matches no run is refused, or noted by a warning if the grid has none of its methods, or of its seeds.
         where: rules, each with options that it sets in such runs: {"method": ["fedrep"], "set": {"epochs": 5}}.
         scales: name -> tables options, axes, variants, exclude and where that replace or add to the others at this
             scale, such as {"smoke": {"options": {"num_rounds": 4}}}.

@@ -35,6 +35,7 @@ from fedjax_srp.lab.grids.points import (
     unwrapped,
     without_names,
 )
+from fedjax_srp.lab.grids.slurm import describe_jobs
 from fedjax_srp.parts.checks import checked, printable, short
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
@@ -165,9 +166,11 @@ def measure(
     spec = at_scale(tables | {"exclude": list(exclude)}, None, "measure")
     cases = cases_of(function, spec, folder)
     unfinished = [case for case in cases if not case.is_finished()]
+    text = f"{folder}: {len(cases)} cases, {len(unfinished)} to measure"
+    if dry_run and launcher == "slurm":
+        text += f"\n{describe_jobs(len(unfinished), slurm or {})}"
     if progress:
-        text = f"{folder}: {len(cases)} cases, {len(unfinished)} to measure"
-        print(printable(text), file=sys.stderr)
+        print(printable(text, kept="\n"), file=sys.stderr)
     failures: list[Failure] = []
     seconds = None
     if dry_run:

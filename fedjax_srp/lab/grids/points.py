@@ -9,6 +9,7 @@ import json
 import math
 import re
 import tomllib
+import warnings
 from collections import Counter
 from collections.abc import (
     Collection,
@@ -25,6 +26,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from typing_extensions import override
 
+from fedjax_srp import methods
 from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.driver.prepare import SOURCE
 from fedjax_srp.lab.report.repeats import distinguishing_suffix
@@ -76,6 +78,9 @@ _NOT_SIMULATED = (  # may differ between equal runs
     *("chunk_size", "devices", "shard_data"),
     *("checkpoint", "models", "tensorboard", "wandb"),
 )
+# whose values a copy of a file leaves out, while it keeps the rules for them
+_LEFT_OUT_IN_COPIES = ("method", "seed")
+_MAX_SHOWN = 10  # values of an axis in a plan
 _MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
 
@@ -325,7 +330,11 @@ def points(spec: Spec) -> list[Point]:
     found: dict[str, list[Point]] = {}
     runs: dict[Any, Run] = {}
     effects = _Effects(spec)
+    _check_methods(spec, problems)
+    ran: dict[str, set[Any]] = {name: set() for name in _LEFT_OUT_IN_COPIES}
     for values, given, together in _products(spec, effects.had):
+        for name in ran:
+            ran[name].add(given.get(name))
         try:
             kept = _options_read(given)
             effects.add(kept, together)
@@ -353,9 +362,56 @@ def points(spec: Spec) -> list[Point]:
     for other in others if without else ():
         elsewhere = _effects_of(other) - (last - other.last)
         without = [fact for fact in without if fact not in elsewhere]
-    _note_without_effect(without, problems)
+    left_out = _rules_left_out(spec, ran)
+    _note_without_effect([fact for fact in without if fact not in left_out], problems)
     problems.raise_if_any()
+    for fact in without:
+        if fact in left_out:
+            warnings.warn(
+                f"grid: {fact[0]} matches no run, since none has this {left_out[fact]}",
+                stacklevel=4,  # the caller of `grid`
+            )
     return _with_unique_names(found.values())
+
+
+def _check_methods(spec: Spec, problems: Problems) -> None:
+    """Add a problem for each rule with a method that is neither registered nor an object of this grid."""
+    known = {*methods.names(), *methods.algorithm_names()}
+    tables = (
+        spec.options,
+        *spec.variants.values(),
+        *(each["set"] for each in spec.where),
+    )
+    for method in (
+        *spec.axes.get("method", ()),
+        *(each.get("method") for each in tables),
+    ):
+        if isinstance(method, NamedObject):
+            known.add(method.name)
+    for rule in (*spec.where, *spec.exclude):
+        for method in rule.get("method", ()):
+            if method not in known:
+                problems.add(
+                    f"{_text_of(rule)}: method={short(method)} is unknown"
+                    f"{nearest(str(method), known)}; fedjax-srp list shows the methods"
+                )
+
+
+def _rules_left_out(spec: Spec, ran: Mapping[str, set[Any]]) -> dict[Fact, str]:
+    """Return the rules for methods or seeds that no run has, each with which of the two.
+
+    A copy of a file with fewer methods keeps such rules. Other values may be misspelt.
+
+    Args:
+        spec: whose methods in rules are known.
+        ran: "method" and "seed" -> the values of all runs.
+    """
+    left_out = {}
+    for rule in (*spec.where, *spec.exclude):
+        for name, values in ran.items():
+            if name in rule and values.isdisjoint(rule[name]):
+                left_out[_text_of(rule), None] = name
+    return left_out
 
 
 class _Effects:
@@ -846,6 +902,21 @@ def name_of(values: Mapping[str, Any]) -> str:
         for option, value in values.items()
     ]
     return ", ".join(words)
+
+
+def describe_axes(points: Sequence[Point]) -> str:
+    """Return a line with the first values of each axis that the runs have, or nothing without axes."""
+    axes: dict[str, dict[str, None]] = {}
+    for point in points:
+        for name, value in point.values.items():
+            axes.setdefault(name, {})[_text(value)] = None
+    lines = []
+    for name, texts in axes.items():
+        line = f"{name}: {', '.join([*texts][:_MAX_SHOWN])}"
+        if len(texts) > _MAX_SHOWN:
+            line += f", ... ({len(texts)} values)"
+        lines.append(line)
+    return "; ".join(lines) + "\n" * bool(lines)
 
 
 def _text(value: Any) -> str:

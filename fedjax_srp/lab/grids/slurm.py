@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from typing_extensions import override
 
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
 from fedjax_srp.lab.grids.work import TaskResult, Work, Worker, packed, unpacked
+from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.libraries import SLURM, needed_by
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
@@ -28,6 +30,8 @@ _SECONDS = 10.0  # at most, between looks into the queue
 _QUEUE = ["squeue", "--me", "--noheader", "--format=%i"]
 _RETRY_AFTER = 10.0  # seconds after a refused submission
 _MAX_ERROR_LENGTH = 300
+_SLURM = "slurm"  # the default of `cluster`
+_NO_SLURM = "no Slurm was found on this machine (no srun)"
 _JOB = "job.json"  # in `Unit.shared`, id of the unit's last job
 _TIME_LIMITS = "slurm_max_num_timeout"  # how often a job may reach its time limit
 _JOB_ID = re.compile(r"\d+(_\d+)?")
@@ -68,10 +72,16 @@ class SlurmLauncher(Launcher):
         bar: progress bar.
 
     Raises:
-        ValueError: submitit is not installed, or refuses a parameter, or others can write to the folder.
+        ValueError: submitit or Slurm is not installed, or a parameter is refused, or others can write to the folder.
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
+        cluster = _cluster(parameters)
+        if _is_missing(cluster):
+            raise ValueError(
+                f"launcher='slurm': {_NO_SLURM}; call it where jobs are submitted, or with "
+                "another launcher"
+            )
         with needed_by("launcher='slurm'", SLURM):
             submitit = importlib.import_module("submitit")
             errors = importlib.import_module("submitit.core.utils")
@@ -79,21 +89,13 @@ class SlurmLauncher(Launcher):
         _check_private(folder)
         # for this user alone
         self._folder = Path(tempfile.mkdtemp(dir=folder, prefix=""))
-        others = {"name": "fedjax-srp", **parameters}
-        cluster = others.pop("cluster", "slurm")
-        time_limits = others.pop(_TIME_LIMITS, 3)
         try:
-            self._executor = submitit.AutoExecutor(
-                self._folder, cluster, **{_TIME_LIMITS: time_limits}
-            )
-            self._executor.update_parameters(**others)
-        except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
+            self._executor = _executor(self._folder, parameters, cluster)
+        except ValueError:
             self._folder.rmdir()
-            raise ValueError(
-                f"launcher='slurm': {_one_line(error)}; correct [slurm]"
-            ) from None
+            raise
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
-        self._is_slurm = cluster == "slurm"
+        self._is_slurm = cluster == _SLURM
         self._earlier_job = submitit.SlurmJob
         self._earlier_job.watcher = _queue()
         self.bar = bar
@@ -157,6 +159,51 @@ class SlurmLauncher(Launcher):
                 job.submitted.cancel()
         with contextlib.suppress(OSError):  # it has files
             self._folder.rmdir()
+
+
+def describe_jobs(num_jobs: int, parameters: Mapping[str, Any]) -> str:
+    """Describe the jobs of a plan, whose parameters are checked as if they were submitted.
+
+    Raises:
+        ValueError: submitit is not installed, or refuses a parameter.
+    """
+    cluster = _cluster(parameters)
+    is_missing = _is_missing(cluster)
+    with tempfile.TemporaryDirectory() as folder:
+        _executor(Path(folder), parameters, "local" if is_missing else cluster)
+    given = ", ".join(f"{name}={short(value)}" for name, value in parameters.items())
+    partition = parameters.get("slurm_partition", "the default one")
+    text = f"jobs: {num_jobs}; partition: {partition}; [slurm]: {given or 'none'}"
+    return f"{text}; {_NO_SLURM}" if is_missing else text
+
+
+def _cluster(parameters: Mapping[str, Any]) -> str:
+    return parameters.get("cluster", _SLURM)
+
+
+def _is_missing(cluster: str) -> bool:
+    return cluster == _SLURM and shutil.which("srun") is None
+
+
+def _executor(folder: Path, parameters: Mapping[str, Any], cluster: str) -> Any:
+    """Return submitit's executor of jobs with these parameters.
+
+    Raises:
+        ValueError: submitit is not installed, or refuses a parameter.
+    """
+    with needed_by("launcher='slurm'", SLURM):
+        submitit = importlib.import_module("submitit")
+    others = {"name": "fedjax-srp", **parameters}
+    others.pop("cluster", None)
+    time_limits = others.pop(_TIME_LIMITS, 3)
+    try:
+        executor = submitit.AutoExecutor(folder, cluster, **{_TIME_LIMITS: time_limits})
+        executor.update_parameters(**others)
+    except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
+        raise ValueError(
+            f"launcher='slurm': {_one_line(error)}; correct [slurm]"
+        ) from None
+    return executor
 
 
 def _queue() -> Any:

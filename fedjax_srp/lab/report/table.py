@@ -97,7 +97,8 @@ def comparison(
     number of clients in that tenth; `target`; `reached`, the
     number of runs that reached it; `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness`,
     `bytes_to_target`, `slowest_tenth_std`, `slowest_tenth_clients` and `reached_at_once` of
-    `fairness.shares`; for every communication cost C `time_C` (mean; inf unless every run reached
+    `fairness.shares`; `first_evaluation`, its round, the latest of the runs, 0 without evaluations;
+    for every communication cost C `time_C` (mean; inf unless every run reached
     the target), `time_C_std` and `speed_up_C`,
     the twin's mean time over the method's (nan if either is missing, infinite or a bound);
     `compile_seconds` and `host_seconds`, which include them, of the simulator for all runs
@@ -139,6 +140,7 @@ def comparison(
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row |= shares(runs, target)
+        row["first_evaluation"] = max(sum(run.eval_round[:1].tolist()) for run in runs)
         for column, cost in costs.items():
             row |= _mean_and_std(
                 f"time_{column}", [time_to(run, target, cost) for run in runs]
@@ -258,11 +260,12 @@ def _notes(frame: pd.DataFrame, target: Target) -> list[str]:
         if row["diverged"]:
             name = named(row["method"])
             notes.append(f"{name}: {row['diverged']} of {row['runs']} runs diverged")
-    if sum(frame["reached_at_once"]):
-        notes.append(
-            "≤: reached by the first evaluation, maybe sooner; "
-            "evaluate each early round, or give a higher target, to compare such times"
-        )
+    at_once = [row["first_evaluation"] for row in rows if row["reached_at_once"]]
+    if at_once:
+        note = "≤: reached by the first evaluation, maybe sooner"
+        if max(at_once) > 1:
+            note += "; evaluate each early round, or give a higher target, to compare such times"
+        notes.append(note)
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
         notes.append(
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; "
