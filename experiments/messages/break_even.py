@@ -75,22 +75,23 @@ def times(runs: list[dict[str, Any]], cost: float) -> np.ndarray:
     return np.array([float(run["time"]) + cost * run["rounds"] for run in runs])
 
 
-def break_even(results: Mapping[str, Any], name: str, part: float) -> float:
-    """Return the C beyond which doubling's mean time is longer, where a coded round costs this part of C.
+def tie_of(times: np.ndarray, rounds: np.ndarray) -> float:
+    """Return the cost of a round at which everybody and doubling need equal time; nan if one misses the target.
 
-    It is inf if doubling needs no more rounds, nan if a run did not reach the target.
+    It is inf if doubling needs no more rounds.
     """
-    everybody, doubling = (results[name][policy] for policy in POLICIES)
-    everybody_takes = np.mean(times(everybody, 0.0))
-    doubling_takes = np.mean(times(doubling, 0.0))
-    if not np.isfinite([everybody_takes, doubling_takes]).all():
+    if not np.isfinite(times).all():
         return np.nan
-    more = np.mean([r["rounds"] for r in doubling]) - np.mean(
-        [r["rounds"] for r in everybody]
-    )
-    if more <= 0:
-        return np.inf
-    return float(everybody_takes - doubling_takes) / (more * part)
+    more_rounds = rounds[1] - rounds[0]
+    return float((times[0] - times[1]) / more_rounds) if more_rounds > 0 else np.inf
+
+
+def break_even(results: Mapping[str, Any], name: str, part: float) -> float:
+    """Return the C beyond which doubling's mean time is longer, where a coded round costs this part of C."""
+    of_policies = [results[name][policy] for policy in POLICIES]
+    mean_times = np.array([times(runs, 0.0).mean() for runs in of_policies])
+    rounds = np.array([np.mean([r["rounds"] for r in runs]) for runs in of_policies])
+    return tie_of(mean_times, rounds) / part
 
 
 LATENCIES = {0.0: curves.BLUE, 0.01: curves.GREEN, 0.1: curves.ORANGE}
