@@ -40,6 +40,17 @@ def pm(values: Sequence[float], digits: int = 2) -> str:
     return f"{np.mean(values):,.{digits}f}{deviation}"
 
 
+def reached_mean(times: np.ndarray) -> str:
+    """Format the mean time of the seeds that reached a target, and how many did if some did not."""
+    is_reached = np.isfinite(times)
+    if not is_reached.any():
+        return "not reached"
+    text = f"{times[is_reached].mean():,.1f}"
+    if not is_reached.all():
+        text += f" ({is_reached.sum()} of {len(times)})"
+    return text
+
+
 def span(found: Mapping[str, Any], place: int | None = None, form: str = ".2g") -> str:
     """Format mean (lowest to highest trial); `place` selects one point of a curve."""
     mean, low, high = (

@@ -19,7 +19,7 @@ from experiments.fairness.who_pays import (
     TARGET,
     one_epoch,
 )
-from experiments.pages import load_results, markdown, pm, write
+from experiments.pages import load_results, markdown, pm, reached_mean, write
 
 HERE = Path(__file__).parent
 HEADS = {"mean": "all", "worst_tenth": "worst tenth", "slowest_tenth": "slowest tenth"}
@@ -48,14 +48,7 @@ def spread_at_target(runs: Sequence[dict[str, Any]]) -> str:
 
 def time(runs: Sequence[dict[str, Any]], group: str) -> str:
     """Format the mean time of a group to the target, of the seeds that reached it."""
-    times = np.array([float(run[f"time, {group}"]) for run in runs])
-    is_reached = np.isfinite(times)
-    if not is_reached.any():
-        return "not reached"
-    text = f"{times[is_reached].mean():.1f}"
-    if not is_reached.all():
-        text += f" ({is_reached.sum()} of {len(times)})"
-    return text
+    return reached_mean(np.array([float(run[f"time, {group}"]) for run in runs]))
 
 
 def methods() -> str:

@@ -29,6 +29,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, scripts
+from experiments.batches import smallest
 from fedjax_srp.linear import draw_batch, principal_angle_distance
 
 DIM, RANK, SAMPLES = 20, 2, 10
@@ -106,29 +107,21 @@ def samples_of_new_clients(dim: int, rank: int, seed: int) -> dict[str, Any]:
     counts = list(range(rank + 1, 8 * rank + 1))
     adapted = srp.adapt(new, new, history.server_state, key=key, num_samples=counts)
     errors = np.asarray(adapted.scores)[:, -1].mean(axis=-1)
-    alone = errors_alone(new, range(2 * dim, 4 * dim + 1, max(1, dim // 20)))
+    counts_alone = range(2 * dim, 4 * dim + 1, max(1, dim // 20))
+    alone = errors_alone(new, counts_alone)
+    limit = NOISE**2 / 2
     return {
         "d": dim,
         "k": rank,
         "distance": curves.rounded(history.metrics["distance"][-1]),
-        "with B": first_below(dict(zip(counts, errors, strict=True))),
-        "alone": first_below(alone),
+        "with B": smallest(counts, (errors <= limit).tolist()),
+        "alone": smallest(counts_alone, (alone <= limit).tolist()),
         "error with 3 k + 1": curves.rounded(errors[counts.index(3 * rank + 1)]),
     }
 
 
-def first_below(errors: dict[int, float]) -> int | None:
-    """Return the smallest number of samples from which on the error is below half the noise's variance."""
-    found = None
-    for samples in sorted(errors, reverse=True):
-        if errors[samples] > NOISE**2 / 2:
-            break
-        found = samples
-    return found
-
-
-def errors_alone(task: Any, counts: Sequence[int]) -> dict[int, float]:
-    """Return the mean squared error of least squares in all inputs, by number of samples."""
+def errors_alone(task: Any, counts: Sequence[int]) -> np.ndarray:
+    """Return the mean squared error of least squares in all inputs for each number of samples."""
     most = max(counts)
 
     @jax.jit
@@ -143,7 +136,7 @@ def errors_alone(task: Any, counts: Sequence[int]) -> dict[int, float]:
         ids = jnp.arange(task.num_clients, dtype=jnp.int32)
         return jax.vmap(error)(ids).mean()
 
-    return {samples: float(mean_error(samples)) for samples in counts}
+    return np.array([mean_error(samples) for samples in counts])
 
 
 def errors_by_spread(h: float, trials: int, seed: int) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """FedRep with everybody and with doubling cohorts under codes of messages: time to a target for every cost of a round.
 
-    python experiments/messages/break_even.py --scale smoke|cpu|full [--out DIR]
+    python experiments/messages/break_even.py --scale smoke|cpu|full [--results DIR]
 
-The setting is that of setting.py, with n0 = 5 as in experiments/srpfl. A round costs C, which is the time of an uncoded
-message: with a code the round costs the share of C that its bytes are. So a run is stored by its time without C and its
-number of rounds until the target, from which follow the times for every C, and the C beyond which doubling is slower.
+Digits on 50 clients with 3 classes, MLP 64-32, fixed Exp(1) speeds, n0 = 5, as in experiments/srpfl. The division of
+the data is one; a seed draws speeds, first model and batches. A round costs C, which is the time of an uncoded message:
+with a code the round costs the share of C that its bytes are. So a run is stored by its time without C and its number
+of rounds until the target, from which follow the times for every C, and the C beyond which doubling is slower.
 """
 
 from __future__ import annotations
@@ -16,14 +17,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_srp as srp
-from experiments import curves
-from experiments.messages.setting import MODEL, digits, reached, run_seeds, run_study
+from experiments import curves, scripts
 
 SCALES = {"smoke": (1, 3), "cpu": (3, 80), "full": (10, 150)}  # seeds, rounds
-POLICIES: dict[str, dict[str, Any]] = {
-    "everybody": {"participation": "full"},
-    "doubling": {"participation": "doubling", "initial": 5},
-}
+POLICIES = {"everybody": "full", "doubling": "doubling"}
 CODES: dict[str, dict[str, str]] = {
     "none": {},
     "8 bits": {"up": "Quantized(8)"},
@@ -38,20 +35,31 @@ CODES: dict[str, dict[str, str]] = {
 TARGET = 0.916
 
 
-def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
-    """Return bytes, and for each policy and seed time and rounds to the target, and the final accuracy."""
-    data = digits()
+def reached(history: srp.History, target: float) -> dict[str, Any]:
+    """Return time and rounds until the target, inf and 0 if it was not reached; final accuracy."""
+    index = history.reached(target)
+    time = np.inf if index is None else history.eval_elapsed()[index]
+    return {
+        "time": curves.rounded(float(time)),
+        "rounds": 0 if index is None else int(history.eval_round[index]),
+        "accuracy": curves.rounded(history.final_accuracy),
+    }
+
+
+def measured(runs: Mapping[Any, list[srp.History]]) -> dict[str, dict[str, Any]]:
+    """Return each code's bytes, and for each policy and seed time and rounds to the target, and the final accuracy.
+
+    Args:
+        runs: (code, participation) -> the runs of all seeds.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for name, codes in CODES.items():
+    for name in CODES:
         found[name] = {}
-        for policy, options in POLICIES.items():
-            method = srp.methods.get("fedrep", dataset=data, **MODEL, **options, **codes)
-            histories = run_seeds(method, data, seeds, num_rounds)
+        for policy, participation in POLICIES.items():
+            histories = runs[name, participation]
             found[name][policy] = [reached(history, TARGET) for history in histories]
-            found[name] |= {
-                "bytes up": histories[0].bytes_up,
-                "bytes down": histories[0].bytes_down,
-            }
+            found[name]["bytes up"] = histories[0].bytes_up
+            found[name]["bytes down"] = histories[0].bytes_down
     return found
 
 
@@ -67,22 +75,23 @@ def times(runs: list[dict[str, Any]], cost: float) -> np.ndarray:
     return np.array([float(run["time"]) + cost * run["rounds"] for run in runs])
 
 
-def break_even(results: Mapping[str, Any], name: str, part: float) -> float:
-    """Return the C beyond which doubling's mean time is longer, where a coded round costs this part of C.
+def tie_of(times: np.ndarray, rounds: np.ndarray) -> float:
+    """Return the cost of a round at which everybody and doubling need equal time; nan if one misses the target.
 
-    It is inf if doubling needs no more rounds, nan if a run did not reach the target.
+    It is inf if doubling needs no more rounds.
     """
-    everybody, doubling = (results[name][policy] for policy in POLICIES)
-    everybody_takes = np.mean(times(everybody, 0.0))
-    doubling_takes = np.mean(times(doubling, 0.0))
-    if not np.isfinite([everybody_takes, doubling_takes]).all():
+    if not np.isfinite(times).all():
         return np.nan
-    more = np.mean([r["rounds"] for r in doubling]) - np.mean(
-        [r["rounds"] for r in everybody]
-    )
-    if more <= 0:
-        return np.inf
-    return float(everybody_takes - doubling_takes) / (more * part)
+    more_rounds = rounds[1] - rounds[0]
+    return float((times[0] - times[1]) / more_rounds) if more_rounds > 0 else np.inf
+
+
+def break_even(results: Mapping[str, Any], name: str, part: float) -> float:
+    """Return the C beyond which doubling's mean time is longer, where a coded round costs this part of C."""
+    of_policies = [results[name][policy] for policy in POLICIES]
+    mean_times = np.array([times(runs, 0.0).mean() for runs in of_policies])
+    rounds = np.array([np.mean([r["rounds"] for r in runs]) for runs in of_policies])
+    return tie_of(mean_times, rounds) / part
 
 
 LATENCIES = {0.0: curves.BLUE, 0.01: curves.GREEN, 0.1: curves.ORANGE}
@@ -114,8 +123,21 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
-    run_study(__doc__, SCALES, "break_even", measure, draw, arguments)
+def main() -> None:
+    args = scripts.grid_parser(__doc__, SCALES, "runs/messages", "seed").parse_args()
+    num_seeds, num_rounds = SCALES[args.scale]
+    runs = scripts.run_grid(
+        args,
+        variants=CODES,
+        axes={
+            "participation": [*POLICIES.values()],
+            "seed": scripts.seeds_of(args, num_seeds),
+        },
+        options=scripts.DIGITS
+        | {"method": "fedrep", "initial": 5, "num_rounds": num_rounds, "eval_every": 1},
+    ).histories_by("variant", "participation")
+    results = measured(runs)
+    curves.save(args, "break_even", {"results": results}, draw(results))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import fedjax_srp as srp
 from experiments.messages import ties
 from experiments.messages.break_even import POLICIES, TARGET, break_even, share, times
 from experiments.messages.privacy import TARGET as PRIVATE_TARGET
-from experiments.pages import load_results, markdown, pm, wrapped, write
+from experiments.pages import load_results, markdown, pm, reached_mean, wrapped, write
 
 HERE = Path(__file__).parent
 COSTS = (0, 1, 10, 100)
@@ -30,19 +30,8 @@ def cell(name: str, cost: float, directions: str) -> str:
     """Format the mean times of everybody and of doubling at a cost."""
     found = results()
     charged = cost * share(found, name, directions)
-    means = [reached_times(times(found[name][policy], charged)) for policy in POLICIES]
+    means = [reached_mean(times(found[name][policy], charged)) for policy in POLICIES]
     return " / ".join(means)
-
-
-def reached_times(of_seeds: np.ndarray) -> str:
-    """Format the mean time of the seeds that reached the target, and how many did if some did not."""
-    is_reached = np.isfinite(of_seeds)
-    if not is_reached.any():
-        return "none"
-    text = f"{of_seeds[is_reached].mean():,.1f}"
-    if not is_reached.all():
-        text += f" ({is_reached.sum()} of {len(of_seeds)})"
-    return text
 
 
 def table(directions: str) -> str:
@@ -108,7 +97,7 @@ def privacy() -> str:
             accuracy = pm([100 * each for each in measured["accuracy"]], 1)
             epsilon = str(measured.get("epsilon", ""))
             without = str(measured.get("without amplification", ""))
-            time = reached_times(np.array(measured["time"], float))
+            time = reached_mean(np.array(measured["time"], float))
             rows.append([name, noise, accuracy, time, epsilon, without])
     return markdown(rows)
 
@@ -189,7 +178,7 @@ def pair_times(scale: str) -> str:
             cells = []
             for cost in MESSAGES:
                 both = (compared.times + cost * part * compared.rounds).T
-                cells.append(" / ".join(map(reached_times, both)))
+                cells.append(" / ".join(map(reached_mean, both)))
             finals = [
                 f"{np.mean([run.accuracies[-1] for run in of_method]):.1f}"
                 for of_method in of_methods

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from experiments import curves, pages, scripts
 from experiments.messages import break_even
+from experiments.messages.break_even import tie_of
 
 HERE = Path(__file__).parent
 CODES = {
@@ -201,14 +202,6 @@ class Compared(NamedTuple):
     def ties(self) -> list[float]:
         """Return the tie of each seed."""
         return [*map(tie_of, self.times, self.rounds)]
-
-
-def tie_of(times: np.ndarray, rounds: np.ndarray) -> float:
-    """Return the cost of a round at which everybody and doubling need equal time."""
-    if not np.isfinite(times).all():
-        return np.nan
-    more_rounds = rounds[1] - rounds[0]
-    return float((times[0] - times[1]) / more_rounds) if more_rounds > 0 else np.inf
 
 
 def compare(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -27,16 +26,10 @@ from experiments.personalization.table import (
     method_of,
     network,
 )
-from experiments.stragglers.phone_traces import phones
+from experiments.stragglers.phone_traces import phones, seconds_of_clients
 
 SEEDS = (0, 1)
 FAST = 1e30  # a second, so that its part takes no time
-
-
-@jax.jit
-def start(simulation: srp.Simulation) -> Any:
-    """Return the clock's first state."""
-    return simulation.init(jax.random.key(0)).clock
 
 
 def costs(
@@ -49,8 +42,7 @@ def costs(
 
     def times(clock: srp.clocks.Devices) -> np.ndarray:
         simulation = srp.Simulation(method.algorithm, data, method.participation, clock)
-        devices = start(simulation)
-        return np.asarray(devices.unit + devices.once)
+        return np.asarray(seconds_of_clients(simulation))
 
     ones = np.ones(data.num_clients)
     seconds = []

@@ -25,7 +25,7 @@ import fedjax_srp as srp
 from experiments import scripts
 from experiments.stragglers import answer_rows
 from experiments.stragglers.answer_rows import COSTS, PHONE_SLOWDOWN, Point
-from experiments.stragglers.phone_traces import phones, sessions
+from experiments.stragglers.phone_traces import phones, seconds_of_clients, sessions
 from fedjax_srp import algorithms, participation
 from fedjax_srp.models.split import SplitModel
 
@@ -185,8 +185,7 @@ def answers(scale: Scale, model: SplitModel, unit: float) -> dict[str, dict[str,
 def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) -> float:
     """Return the mean seconds of a client in a round."""
     simulation = srp.Simulation(algorithm, data, participation.Full(), clock)
-    devices = jax.jit(simulation.init)(jax.random.key(0)).clock
-    return float(jnp.mean(devices.unit + devices.once))
+    return float(jnp.mean(seconds_of_clients(simulation)))
 
 
 Points = Iterator[tuple[Point, dict[str, Any]]]  # runs with their options

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 import fedjax_srp as srp
@@ -29,6 +30,13 @@ def phones(
         1024 * links.downlink / model_ratio,
         1024 * links.uplink / model_ratio,
     )
+
+
+@jax.jit
+def seconds_of_clients(simulation: srp.Simulation) -> jax.Array:
+    """Return the seconds of a round of each client, under `clocks.Devices`."""
+    devices = simulation.init(jax.random.key(0)).clock
+    return devices.unit + devices.once
 
 
 def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Intervals]:

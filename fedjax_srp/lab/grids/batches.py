@@ -64,10 +64,6 @@ class Member(NamedTuple):
         """Return True if the summary of its finished run has the requested communication cost."""
         return has_cost(self.folder, self.point.run.communication)
 
-    def is_outdated(self) -> bool:
-        """Return True if only its summary must be written anew."""
-        return self.is_finished() and not self.has_current_summary()
-
     def must_restart(self) -> bool:
         """Return True if it must run again from round 0.
 
@@ -134,7 +130,10 @@ class Unit(NamedTuple):
 
     def has_current_summary(self) -> bool:
         """Return True if no summary of its finished runs must be written anew."""
-        return not any(member.is_outdated() for member in self.members)
+        return all(
+            not member.is_finished() or member.has_current_summary()
+            for member in self.members
+        )
 
     def checkpoint_rounds(self) -> int:
         """Return the rounds of its latest checkpoint, 0 without one."""

@@ -307,8 +307,8 @@ class Grid:
             row = self._first_columns(names[0], ("runs", by, f"{by}_std"))
             for of_run in ("run", "id", "seed"):
                 row.pop(of_run, None)
-            mean, std = mean_and_std([numbers.get(name, math.nan) for name in names])
-            settings.append(row | {"runs": len(names), by: mean, f"{by}_std": std})
+            of_seeds = [numbers.get(name, math.nan) for name in names]
+            settings.append(row | {"runs": len(names)} | mean_and_std(by, of_seeds))
         return pd.DataFrame(settings)
 
     @functools.cached_property

@@ -47,19 +47,23 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
         name: float(np.mean([of_run[name] for of_run in of_runs])) for name in of_runs[0]
     }
     slowest = [of_run["slowest_tenth"] for of_run in of_runs]
-    means["slowest_tenth_std"] = mean_and_std(slowest)[1]
+    means |= mean_and_std("slowest_tenth", slowest)
     means["slowest_tenth_clients"] = runs[0].group_size("slowest_tenth")
     means["reached_at_once"] = num_at_once(runs, target)
     return means
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation; nan for one value or a mean that is not finite."""
+def mean_and_std(column: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the mean of values under the name of a column, and their sample standard deviation as `<column>_std`.
+
+    The deviation is nan for one value or a mean that is not finite.
+    """
     array = np.asarray(values, np.float64)
     mean = float(array.mean())
+    std = math.nan
     if len(array) > 1 and math.isfinite(mean):
-        return mean, float(array.std(ddof=1))
-    return mean, math.nan
+        std = float(array.std(ddof=1))
+    return {column: mean, f"{column}_std": std}
 
 
 def num_at_once(runs: Sequence[History], target: float, of: Of = "mean") -> int:

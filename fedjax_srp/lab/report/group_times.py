@@ -51,9 +51,7 @@ def frame(
             }
             for cost in communications:
                 times = [table.time_to(run, target, cost, of) for run in runs]
-                column = f"time_{table.exact(cost)}"
-                mean, std = fairness.mean_and_std(times)
-                row |= {column: mean, f"{column}_std": std}
+                row |= fairness.mean_and_std(f"time_{table.exact(cost)}", times)
             rows.append(row)
     return pd.DataFrame(rows)
 

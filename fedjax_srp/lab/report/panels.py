@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,12 +139,8 @@ def files(
         content = run_folder.image(draw, file.name)
         if content is None:
             break
-        writers[file] = functools.partial(_write_bytes, content)
+        writers[file] = operator.methodcaller("write_bytes", content)
     return text, writers
-
-
-def _write_bytes(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
 
 
 def _cuts(

@@ -131,18 +131,18 @@ def comparison(
             "diverged": sum(run.diverged is not None for run in runs),
             "clock_communication": _clock_communication(runs),
         }
-        row |= _mean_and_std("final_accuracy", [run.final_accuracy for run in runs])
-        row |= _mean_and_std("worst_decile", [last(run.worst_decile) for run in runs])
+        row |= mean_and_std("final_accuracy", [run.final_accuracy for run in runs])
+        row |= mean_and_std("worst_decile", [last(run.worst_decile) for run in runs])
         row["worst_decile_clients"] = runs[0].group_size("worst_tenth")
         quarters = np.array([run.speed_quartiles() for run in runs])
         for quarter, values in zip(QUARTERS, quarters.T, strict=True):
-            row |= _mean_and_std(quarter, values.tolist())
+            row |= mean_and_std(quarter, values.tolist())
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row |= shares(runs, target)
         row["first_evaluation"] = max(sum(run.eval_round[:1].tolist()) for run in runs)
         for column, cost in costs.items():
-            row |= _mean_and_std(
+            row |= mean_and_std(
                 f"time_{column}", [time_to(run, target, cost) for run in runs]
             )
             row[f"speed_up_{column}"] = math.nan
@@ -320,11 +320,6 @@ def seconds(runs: Sequence[History], what: str) -> float:
         / ((run.config.get(MACHINE) or {}).get("num_seeds") or 1)
         for run in runs
     )
-
-
-def _mean_and_std(column: str, values: Sequence[float]) -> dict[str, float]:
-    mean, std = mean_and_std(values)
-    return {column: mean, f"{column}_std": std}
 
 
 def time_to(run: History, target: float, cost: float = 0.0, of: Of = "mean") -> float:
