@@ -88,7 +88,7 @@ class APPLE(ExampleAlgorithm):
     A participant downloads all cores. In every step it descends the loss of its personal
     model along its own core, by the optimizer of `training`, and along p_i, by plain
     gradient steps that begin at p_0, the clients' weights in the federation. A penalty
-    lambda(r) (mu / 2) |p_i - p_0|^2 keeps p_i near p_0 in the first rounds. Only cores
+    `lambda(r) (mu / 2) |p_i - p_0|^2` keeps p_i near p_0 in the first rounds. Only cores
     are sent; of clients that take no part the server keeps the last ones. In the paper
     all take part.
 
