@@ -6,11 +6,10 @@
 of PyTorch's tutorial (62,006 parameters), and after every round the accuracy on all 10,000 test images, as BlazeFL's
 benchmark has it. PYTHON is that of an environment with blazefl 2 and torchvision; without it only ours is timed.
 
-BlazeFL runs in a process for each core (its threads need a Python without a lock), each with one thread of PyTorch,
-since its default of a thread a core in each process is several times slower; it stops between its rounds. Both have the
-same images for each client and PyTorch's first parameters by its rule, other draws of them, and other batches. A round
-of ours is timed when its program is compiled; the seconds of compiling are beside it. The ratio is the median over
-pairs of rounds.
+BlazeFL runs in a process for each core (its threads need a Python without a lock), each with one thread of PyTorch, so
+that threads do not compete for cores; it stops between its rounds. Both have the same images for each client. The first
+parameters follow PyTorch's rule in both, with other draws, and batches differ. A round of ours is timed once its
+program is compiled; the seconds of compiling stand beside it. The ratio is the median over pairs of rounds.
 """
 
 from __future__ import annotations

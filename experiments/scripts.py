@@ -65,7 +65,7 @@ def parser(
     doc: str | None, scales: Iterable[str], out: str, *options: str, **own: dict[str, Any]
 ) -> argparse.ArgumentParser:
     """Return a parser with --scale, --out, these of `OPTIONS` and the script's own, which are named as its function's
-    arguments are. Once it has parsed, JAX has all cores, or where workers compute, no GPU of theirs.
+    arguments are. Parsing gives JAX all cores, or, where workers compute, leaves the GPUs to them.
     """
     found = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if scales:

@@ -254,7 +254,7 @@ def checks() -> str:
 def rule() -> str:
     """The rule in a sentence, with its numbers."""
     found = ties.measured_ties("cpu")
-    reached = [tie for tie in found if np.isfinite(tie)]
+    reached = [tie for tie in found if not np.isnan(tie)]
     held_out = [
         list(map(int, percents(checked(scale, work, directions))))
         for scale in ("held", "mnist")

@@ -257,12 +257,15 @@ CHOOSERS = ("rule", "doubling", "everybody")
 
 
 class Choice(NamedTuple):
-    """One choice between everybody and doubling."""
+    """One choice between everybody and doubling.
 
-    times: (
-        np.ndarray
-    )  # mean times of everybody and of doubling; inf if a seed misses the target
-    doubles: bool  # by the rule
+    Attributes:
+        times: mean times of everybody and of doubling; inf if a seed misses the target.
+        doubles: the rule doubles.
+    """
+
+    times: np.ndarray
+    doubles: bool
 
 
 class Checked(NamedTuple):

@@ -26,14 +26,8 @@ from experiments import curves, scripts
 
 SHARES = (0.95, 0.99)
 COSTS = (0.0, 10.0)
-OPTIONS = (
-    scripts.DIGITS
-    | {
-        "model": "mlp",
-        "initial": 5,
-        "eval_first": 20,  # a fast stage is known to have reached a target and not only to have passed it
-    }
-)
+# all early rounds are evaluated, so that a fast stage is known to have reached a target and not only passed it
+OPTIONS = scripts.DIGITS | {"model": "mlp", "initial": 5, "eval_first": 20}
 FEDREPS_ROUNDS = {"epochs": 1, "head_epochs": 10, "representation_epochs": 5}
 HEADS = {"evaluations": ["fine_tune", "own_head"]}
 LAYERS = {"evaluations": ["fine_tune", "fine_tune_all"]}

@@ -15,7 +15,7 @@ from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import execute
 from fedjax_srp.lab.grids.execute import plan
-from fedjax_srp.lab.grids.points import Spec, points
+from fedjax_srp.lab.grids.points import Spec, describe_axes, points
 from fedjax_srp.lab.grids.work import Cost, Worker
 from fedjax_srp.results.locks import held
 
@@ -47,6 +47,13 @@ def test_a_batch_is_made_where_it_pays(tmp_path):
         out = tmp_path / str(num_rounds)
         made = plan(found, out, None, workers=2, sharers=2, devices=1)
         assert [len(unit.members) for unit in made] == sizes
+
+
+def test_a_plan_shows_the_first_values_of_a_long_axis():
+    axes = {"method": ["fedavg"], "seed": [*range(12)]}
+    text = describe_axes(points(Spec(OPTIONS, axes, {}, ())))
+    assert text.startswith("method: fedavg; seed: 0, 1, 2, ")
+    assert text.endswith(" 8, 9, ... (12 values)")
 
 
 @pytest.fixture

@@ -81,9 +81,9 @@ def execute(
         if not unit.has_current_summary():
             outdated.append(unit)
     members = [member for unit in planned for member in unit.members]
-    is_estimate = dry_run and launcher == "slurm"  # jobs wait in a queue
+    only_describes = dry_run and launcher == "slurm"  # jobs wait in a queue
     text = describe_plan(planned, unfinished, folder)
-    if is_estimate:
+    if only_describes:
         text += f"\n{describe_jobs(len(unfinished), slurm or {})}"
     if progress:
         print(printable(text, kept="\n"), file=sys.stderr)
@@ -96,13 +96,13 @@ def execute(
     is_silent = not progress or dry_run or not unfinished
     if outdated and not dry_run:
         run_units(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)
-    todo = [] if is_estimate else unfinished
+    todo = [] if only_describes else unfinished
     with launched(
         todo, len(members), folder, workers, launcher, slurm, is_silent
     ) as runner:
         if not dry_run:
             run_units(unfinished, runner, retries, failures)
-        elif not is_estimate:
+        elif not only_describes:
             seconds = _measure(unfinished, runner, num_workers, failures)
     print_failures(failures)
     return GridOutcome(members, failures, seconds)
@@ -263,7 +263,8 @@ def describe_plan(
     members = [member for unit in planned for member in unit.members]
     finished = [member for member in members if member.is_finished()]
     num_outdated = sum(not member.has_current_summary() for member in finished)
-    text = describe_axes([member.point for member in members])
+    axes = describe_axes([member.point for member in members])
+    text = f"{axes}\n" if axes else ""
     text += f"{folder}: {len(members)} runs, {len(finished)} finished"
     if num_outdated:
         text += (

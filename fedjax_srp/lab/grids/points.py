@@ -391,9 +391,10 @@ def _check_methods(spec: Spec, problems: Problems) -> None:
     for rule in (*spec.where, *spec.exclude):
         for method in rule.get("method", ()):
             if method not in known:
+                name = _text(method)
                 problems.add(
-                    f"{_text_of(rule)}: method={short(method)} is unknown"
-                    f"{nearest(str(method), known)}; fedjax-srp list shows the methods"
+                    f"{_text_of(rule)}: method={short(name)} is unknown"
+                    f"{nearest(name, known)}; fedjax-srp list shows the methods"
                 )
 
 
@@ -409,7 +410,7 @@ def _rules_left_out(spec: Spec, ran: Mapping[str, set[Any]]) -> dict[Fact, str]:
     left_out = {}
     for rule in (*spec.where, *spec.exclude):
         for name, values in ran.items():
-            if name in rule and values.isdisjoint(rule[name]):
+            if rule.get(name) and values.isdisjoint(rule[name]):
                 left_out[_text_of(rule), None] = name
     return left_out
 
@@ -905,18 +906,18 @@ def name_of(values: Mapping[str, Any]) -> str:
 
 
 def describe_axes(points: Sequence[Point]) -> str:
-    """Return a line with the first values of each axis that the runs have, or nothing without axes."""
+    """Return a text with the first values of each axis of the runs."""
     axes: dict[str, dict[str, None]] = {}
     for point in points:
         for name, value in point.values.items():
             axes.setdefault(name, {})[_text(value)] = None
-    lines = []
+    described = []
     for name, texts in axes.items():
-        line = f"{name}: {', '.join([*texts][:_MAX_SHOWN])}"
+        text = f"{name}: {', '.join([*texts][:_MAX_SHOWN])}"
         if len(texts) > _MAX_SHOWN:
-            line += f", ... ({len(texts)} values)"
-        lines.append(line)
-    return "; ".join(lines) + "\n" * bool(lines)
+            text += f", ... ({len(texts)} values)"
+        described.append(text)
+    return "; ".join(described)
 
 
 def _text(value: Any) -> str:

@@ -97,7 +97,8 @@ def comparison(
     number of clients in that tenth; `target`; `reached`, the
     number of runs that reached it; `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness`,
     `bytes_to_target`, `slowest_tenth_std`, `slowest_tenth_clients` and `reached_at_once` of
-    `fairness.shares`; `first_evaluation`, its round, the latest of the runs, 0 without evaluations;
+    `fairness.shares`; `first_evaluation`, the round of the first one (the latest of the runs, 0
+    without evaluations);
     for every communication cost C `time_C` (mean; inf unless every run reached
     the target), `time_C_std` and `speed_up_C`,
     the twin's mean time over the method's (nan if either is missing, infinite or a bound);
@@ -140,7 +141,8 @@ def comparison(
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row |= shares(runs, target)
-        row["first_evaluation"] = max(sum(run.eval_round[:1].tolist()) for run in runs)
+        first_rounds = [int(run.eval_round[0]) for run in runs if len(run.eval_round)]
+        row["first_evaluation"] = max(first_rounds, default=0)
         for column, cost in costs.items():
             row |= mean_and_std(
                 f"time_{column}", [time_to(run, target, cost) for run in runs]

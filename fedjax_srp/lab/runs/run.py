@@ -60,10 +60,8 @@ OPTIONS_OF_DATA_OBJECTS = (
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
-_FITS_DATA = (
-    "model",
-    "task",
-)  # fields of algorithms, whose sizes have to be those of data
+# fields of algorithms, whose sizes have to be those of data
+_FITS_DATA = ("model", "task")
 _PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
 
 
