@@ -168,9 +168,8 @@ class APPLE(ExampleAlgorithm):
         context: RoundContext,
     ):
         """The number of a client's examples, for the server alone."""
-        clients = jnp.arange(state.change.shape[0], dtype=jnp.int32)
-        is_own = clients == context.client_id
-        return ClientOutput(self.training.weight(examples), weight=is_own.astype(float))
+        is_own = jax.nn.one_hot(context.client_id, state.change.shape[0])
+        return ClientOutput(self.training.weight(examples), weight=is_own)
 
     def begin(
         self, key: Key, server: APPLEServerState, counts: Array, context: RoundContext
@@ -224,8 +223,7 @@ class APPLE(ExampleAlgorithm):
         examples: Examples,
         context: RoundContext,
     ):
-        clients = jnp.arange(state.change.shape[0], dtype=jnp.int32)
-        is_own = (clients == context.client_id).astype(state.change.dtype)
+        is_own = jax.nn.one_hot(context.client_id, state.change.shape[0])
         own = jax.tree.map(lambda cores: cores[context.client_id], server.params)
         penalty = self.penalty_in(context)
 

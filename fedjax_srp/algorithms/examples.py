@@ -269,7 +269,7 @@ class ModelsOfStages(GlobalModel):
 
 
 def stacked(params: PyTree, number: int) -> PyTree:
-    """Repeat parameters, for each of so many stages: leaves (number, ...)."""
+    """Repeat parameters so many times: leaves (number, ...)."""
     return jax.tree.map(lambda w: jnp.repeat(w[None], number, axis=0), params)
 
 

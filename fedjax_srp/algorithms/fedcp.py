@@ -9,8 +9,13 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import ExampleAlgorithm, Penalty
-from fedjax_srp.algorithms.gpfl import GPFL, normalized, uniform_layer, unit_rows
+from fedjax_srp.algorithms.examples import Penalty
+from fedjax_srp.algorithms.gpfl import (
+    HeadAmongParts,
+    normalized,
+    uniform_layer,
+    unit_rows,
+)
 from fedjax_srp.algorithms.local import dtype_of
 from fedjax_srp.base import (
     Array,
@@ -74,7 +79,7 @@ def discrepancy(a: Array, b: Array, weights: Array) -> Array:
 
 
 @part
-class FedCP(ExampleAlgorithm):
+class FedCP(HeadAmongParts):
     """FedCP (Zhang et al., 2023), a conditional policy: the representation below the
     model's cut, a head and a policy are shared; every client has a personal head, too.
 
@@ -107,10 +112,6 @@ class FedCP(ExampleAlgorithm):
     """
 
     alignment_penalty: Penalty = 5.0
-
-    # `fine_tune` trains a head as that of GPFL.
-    loss_of_head = GPFL.loss_of_head
-    tuned_head = GPFL.tuned_head
 
     @override
     def init(self, key: Key, data: Any) -> FedCPParts:
@@ -214,6 +215,7 @@ class FedCP(ExampleAlgorithm):
         parts = server._replace(params=server.params._replace(head=head))
         return Judged(parts, Fixed(server.params, self.direction(head)))
 
+    @override
     def outputs(self, judged: Judged, x: Array) -> Array:
         """The sum of the outputs of both heads, (batch, num_classes)."""
         parts, fixed = judged

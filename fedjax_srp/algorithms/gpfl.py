@@ -25,7 +25,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.models.normalization import weights_of_batch
 from fedjax_srp.models.split import SplitParams, cross_entropy
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part, undefined
 
 
 class GPFLClientState(NamedTuple):
@@ -93,7 +93,37 @@ def length(x: Array) -> Array:
 
 
 @part
-class GPFL(ExampleAlgorithm):
+class HeadAmongParts(ExampleAlgorithm):
+    """An algorithm whose heads are judged among other parts: `parts` of `judged`, with
+    the model's `params`.
+    """
+
+    def outputs(self, judged: Any, x: Array) -> Array:
+        """The outputs under given parts, (batch, num_classes)."""
+        undefined(self.outputs)
+
+    def loss_of_head(
+        self, head: PyTree, judged: PyTree, x: Array, y: Array, key: Key | None
+    ) -> Array:
+        """The loss of a head among given parts, (batch,)."""
+        parts = judged.parts
+        parts = parts._replace(params=parts.params._replace(head=head))
+        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
+
+    def tuned_head(self, key: Key, judged: PyTree, examples: Examples) -> PyTree:
+        """The head of given parts, trained on the client."""
+        return local_sgd(
+            named_key(key, "head"),
+            self.loss_of_head,
+            judged.parts.params.head,
+            judged,
+            examples,
+            self.tuning,
+        ).params
+
+
+@part
+class GPFL(HeadAmongParts):
     """GPFL (Zhang et al., 2023): the representation below the model's cut, an embedding
     of every class and a conditional valve are shared; heads are personal.
 
@@ -168,6 +198,7 @@ class GPFL(ExampleAlgorithm):
         # relu((gamma + 1) * f + beta)
         return jax.nn.relu(features * (affine["gamma"] + 1) + affine["beta"])
 
+    @override
     def outputs(self, judged: Judged, x: Array) -> Array:
         """The outputs of a head behind the valve, (batch, num_classes)."""
         params, _, valve = judged.parts
@@ -257,25 +288,6 @@ class GPFL(ExampleAlgorithm):
         parts = server._replace(params=server.params._replace(head=state.head))
         condition = self.condition(server.embeddings, examples)
         return Partial(self.outputs, Judged(parts, condition))
-
-    def loss_of_head(
-        self, head: PyTree, judged: PyTree, x: Array, y: Array, key: Key | None
-    ) -> Array:
-        """The loss of a head among given parts, (batch,)."""
-        parts = judged.parts
-        parts = parts._replace(params=parts.params._replace(head=head))
-        return self.model.loss(self.outputs(judged._replace(parts=parts), x), y)
-
-    def tuned_head(self, key: Key, judged: PyTree, examples: Examples) -> PyTree:
-        """The head of given parts, trained on the client."""
-        return local_sgd(
-            named_key(key, "head"),
-            self.loss_of_head,
-            judged.parts.params.head,
-            judged,
-            examples,
-            self.tuning,
-        ).params
 
     @evaluation
     def fine_tune(

@@ -46,7 +46,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
         return "patches"
     if outputs <= NARROW:
         return "tiles"
-    # tiles have 6 rows and 6 columns
+    # Winograd's tiles have 6 rows and 6 columns.
     winograd_pays = fits and channels >= WINOGRAD_CHANNELS
     return "winograd" if winograd_pays else "patches"
 

@@ -56,5 +56,4 @@ def test_clients_that_train_at_once_share_one_array_of_cores(width):
     state = jax.eval_shape(simulation.init, KEY)
     cores = 20 * max(leaf.size for leaf in jax.tree.leaves(model.init(KEY)))
     program = jax.make_jaxpr(simulation.step)(state)
-    features = data.num_clients * data.x_train.size
-    assert cores <= max(sizes_of(program.jaxpr)) <= max(2 * cores, features)
+    assert cores <= max(sizes_of(program.jaxpr)) < 20 * cores
