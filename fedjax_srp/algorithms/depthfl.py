@@ -56,7 +56,7 @@ class DepthAlgorithm(MaskedAlgorithm):
         exits: the last layers of all blocks but the last one, after which a classifier
             stands: the mean over an image's pixels and a dense layer. None: four blocks
             of about equally many layers.
-        least_blocks: the fewest blocks that a client trains; all where there are not more.
+        least_blocks: the fewest blocks that a client trains, all where the model has no more.
     """
 
     exits: tuple[str, ...] | None = None

@@ -72,10 +72,10 @@ class FedFomo(OwnModel):
     where theta_i is its model before the training and L_i the mean loss of its validation
     examples. It moves from theta_i by the mean of the differences to models of positive
     weight; without any it stays there. Weights are added to the client's preferences,
-    which the server knows: it sends the models of highest preference, of equal ones and
-    with probability `exploration` any. Where fewer others take part all are sent, and
-    `num_models` charged. How many of them have a positive weight, in the mean over the
-    participants, is recorded as `models_used`.
+    which the server knows: it sends the models of highest preference, breaks ties by lot,
+    and with probability `exploration` sends any model instead. Where fewer others take
+    part all are sent, and `num_models` charged. How many of them have a positive weight,
+    in the mean over the participants, is recorded as `models_used`.
 
     Validation examples are drawn once for each client. One that is too small for any
     validates on training examples. Statistics of BatchNorm have no part in distances.
@@ -197,7 +197,7 @@ class FedFomo(OwnModel):
         others: Participants,
         context: RoundContext,
     ) -> Offer:
-        """The models for one client: the preferred ones, or any."""
+        """The models for one client: preferred ones, or some at random."""
         ids = others.client_ids
         preferences = own.preferences[ids]
         key = jax.random.fold_in(jax.random.key(own.seed), context.round)

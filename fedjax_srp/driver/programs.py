@@ -78,7 +78,7 @@ def current_mode() -> Mode:
 
 
 class Kept:
-    """Results of traces for trees that differ only in values, the last ones, in all threads."""
+    """The last results of traces, one for all trees that differ only in values; threads share them."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -44,11 +44,9 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
         return "xla"
     if platform() == "gpu" or min(height, width) == 1:
         return "patches"
-    if outputs <= NARROW:
-        return "tiles"
-    # Winograd's tiles have 6 rows and 6 columns.
-    winograd_pays = fits and channels >= WINOGRAD_CHANNELS
-    return "winograd" if winograd_pays else "patches"
+    if fits and channels >= WINOGRAD_CHANNELS:
+        return "winograd"
+    return "tiles" if outputs <= NARROW else "patches"
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:

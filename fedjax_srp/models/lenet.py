@@ -57,9 +57,9 @@ class LeNet5(SplitModel):
         hidden: widths of the dense layers fc1 and fc2.
         dropout_rate: probability with which training drops an output of fc2.
         convolution: "winograd", "patches" or "tiles", which are matrix products, or "xla". "auto"
-            is the measured choice on a CPU (patches for conv1, winograd for conv2, tiles for up to
-            16 channels; xla's gradient is about thirty times slower in a loop) and a GPU (patches),
-            and xla elsewhere (unmeasured).
+            is the measured choice on a CPU (patches for conv1, or tiles for up to 16 channels;
+            winograd for conv2; xla's gradient is about thirty times slower in a loop) and a GPU
+            (patches), and xla elsewhere (unmeasured).
     """
 
     channels: tuple[Count, Count] = (64, 64)

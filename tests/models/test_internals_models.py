@@ -79,7 +79,8 @@ def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypa
     assert resolve("auto", (5, 5, 3, 64)) == "patches"  # too few channels for Winograd
     assert resolve("auto", (5, 5, 64, 64)) == "winograd"
     assert resolve("auto", (1, 1, 64, 64)) == "patches"  # a product of matrices already
-    assert resolve("auto", (5, 5, 6, 16)) == "tiles"  # few outputs of a pixel
+    assert resolve("auto", (5, 5, 6, 16)) == "tiles"  # few inputs and outputs of a pixel
+    assert resolve("auto", (3, 3, 16, 16)) == "winograd"
     assert resolve("auto", (5, 1, 1, 16)) == "patches"  # a series
     for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
         monkeypatch.setattr(
