@@ -47,7 +47,6 @@ ROWS = {
     "fedcac": Row("fedcac", "own_model"),
     "gpfl": Row("gpfl", "own_model"),
     "fedcp": Row("fedcp", "own_model"),
-    "depthfl": Row("depthfl", "ensemble"),
     "fedfomo": Row("fedfomo", "own_model"),
     "apple": Row("apple", "own_model"),
 }
@@ -60,8 +59,8 @@ LEFT_OUT = {
         "asynchronous: its rounds are not those of the others",
     ),
     **dict.fromkeys(
-        ("heterofl", "fedrolex", "fjord", "sliding_window"),
-        "the same as FedAvg: every client trains the whole model",
+        ("heterofl", "fedrolex", "fjord", "depthfl", "sliding_window"),
+        "for clients that train parts of the model: here all train the whole one",
     ),
     **dict.fromkeys(
         ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
