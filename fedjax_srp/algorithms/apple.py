@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -207,11 +208,12 @@ class APPLE(ExampleAlgorithm):
     @override
     def training_in(self, context: RoundContext) -> LocalTraining:
         now = super().training_in(context)
-        steps = {
+        steps: dict[Hashable, Any] = {
             "core": now.optimizer.transformation(),
             "change": optax.sgd(self.relation_step_size),
         }
-        both = optax.partition(steps, APPLEParts("core", "change"))  # type: ignore[arg-type]
+        labels = lambda parts: parts._replace(core="core", change="change")
+        both = optax.partition(steps, labels)
         return now._replace(optimizer=as_optimizer("optimizer", both))
 
     @override
