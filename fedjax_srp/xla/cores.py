@@ -9,7 +9,14 @@ import jax
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.part import Count
 
-_FLAG = "--xla_cpu_multi_thread_eigen"
+# In a process that waits for a core, or a notebook that is stopped, one device may be minutes behind another. XLA would
+# report that after 20 seconds, and end the process after 40.
+_WAIT_SECONDS = 7 * 24 * 3600
+_FLAGS = {
+    "--xla_cpu_multi_thread_eigen": "false",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds": str(_WAIT_SECONDS),
+    "--xla_cpu_collective_call_terminate_timeout_seconds": str(_WAIT_SECONDS),
+}
 
 
 @checked
@@ -17,7 +24,10 @@ def use_all_cores(num_devices: Count | None = None) -> int:
     """Make every CPU core a separate device; `simulate` then spreads the clients over them.
 
     The steps of one client's training are too small to parallelize well, so one client per core is faster than one
-    client on all cores. GPUs are not affected, and a `--xla_cpu_multi_thread_eigen` in `XLA_FLAGS` is kept.
+    client on all cores. GPUs are not affected.
+
+    It writes `XLA_FLAGS` too, where it keeps what is there: kernels with one thread, and devices that wait for each
+    other for a week, since XLA aborts a process in which one is 40 seconds behind another.
 
     Args:
         num_devices: number of devices; default the number of cores that this process may use.
@@ -35,9 +45,10 @@ def use_all_cores(num_devices: Count | None = None) -> int:
     """
     if num_devices is None:
         num_devices = _num_cores()
-    flags = os.environ.get("XLA_FLAGS", "")
+    given = os.environ.get("XLA_FLAGS", "")
+    missing = [f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in given]
     configured = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (untyped in jax)
-    if configured == num_devices and _FLAG in flags:
+    if configured == num_devices and not missing:
         return num_devices
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
@@ -46,8 +57,7 @@ def use_all_cores(num_devices: Count | None = None) -> int:
             "use_all_cores() came after the first JAX computation; call it right after the imports "
             "(in a notebook: restart the kernel)"
         ) from None
-    if _FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}=false".strip()
+    os.environ["XLA_FLAGS"] = " ".join([given, *missing]).strip()
     return num_devices
 
 
