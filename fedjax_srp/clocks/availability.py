@@ -175,9 +175,8 @@ class DayNight(Availability):
     @override
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence at the hour of `now`."""
-        passed = (
-            now / self.period + phase
-        ) % 1  # share of a day since the client arrived
+        # share of a day since the client arrived
+        passed = (now / self.period + phase) % 1
         always = jnp.asarray(self.share >= 1)
         is_on = always | (passed < self.share - _rounding_error(now / self.period + 1))
         arrives = jnp.where(is_on, 0, 1 - passed)

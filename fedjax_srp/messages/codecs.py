@@ -111,9 +111,8 @@ class Half(Codec):
         kind = jnp.finfo(self.kind)
         wide = values.astype(_wide(values.dtype))
         rounded = jax.lax.reduce_precision(wide, kind.nexp, kind.nmant)
-        if (
-            self.kind == "float16"
-        ):  # subnormals are multiples of 2^-24, here they became 0
+        # subnormals are multiples of 2^-24, here they became 0
+        if self.kind == "float16":
             is_subnormal = jnp.abs(wide) < 2.0**-14
             rounded = jnp.where(
                 is_subnormal, jnp.round(wide * 2.0**24) * 2.0**-24, rounded

@@ -41,13 +41,8 @@ from fedjax_srp.parts.part import as_annotated, types_of
 from fedjax_srp.results.records import LIMITS, identity
 
 VARIANT = "variant"
-_VALUE_ONLY = (
-    VARIANT,
-    "method",
-    "algorithm",
-    "dataset",
-    "data",
-)  # named by their values without the option
+# named by their values without the option
+_VALUE_ONLY = (VARIANT, "method", "algorithm", "dataset", "data")
 _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "method": (FederatedAlgorithm, Method),
     "participation": (ParticipationPolicy,),
@@ -130,11 +125,11 @@ class Point(NamedTuple):
 
     name: str  # the values by which it differs from the others
     values: dict[str, Any]  # option -> such a value, including `variant`
-    of_variant: dict[
-        str, Any
-    ]  # option that variants set -> its value, None if this run has none
-    limits: dict[str, Any]  # those, and what else changes no simulation, of its axes, its
-    # variant and the rules that apply to it
+    # option that variants set -> its value, None if this run has none
+    of_variant: dict[str, Any]
+    # those, and what else changes no simulation, of its axes, its variant and the rules that
+    # apply to it
+    limits: dict[str, Any]
     run: Run
     digest: str  # hexadecimal, equal for equal simulations
 

@@ -18,13 +18,8 @@ from fedjax_srp.messages import Coded, Private
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
-_TAKEN_BY_GET = (
-    "name",
-    "dataset",
-    "model",
-    "participation",
-    "shared",
-)  # arguments of `methods.get` itself
+# arguments of `methods.get` itself
+_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")
 
 
 def by_name(*options: Option) -> dict[str, Option]:
@@ -128,9 +123,8 @@ REST = by_name(
     ),
     Option("overwrite", bool, False, "run again, and replace the result in the folder"),
 )
-FIXED = frozenset(
-    (*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST)
-)  # all others belong to an owner
+# all others belong to an owner
+FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))
 
 
 def option_name(owner: str, name: str) -> str:
@@ -267,9 +261,8 @@ def _help(same: list[tuple[str, Option]], num_makers: int) -> str:
     """Join the help texts of an option; a text that most makers share stands without their names."""
     texts: dict[str, list[str]] = {}
     for name, each in same:
-        default = (
-            "that of training" if each.is_optional else each.default
-        )  # of a second optimizer
+        # of a second optimizer
+        default = "that of training" if each.is_optional else each.default
         words = [each.help.rstrip(".").replace("`", "")]
         if default not in (None, REQUIRED):
             words.append(

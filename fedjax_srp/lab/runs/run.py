@@ -53,10 +53,8 @@ from fedjax_srp.results.records import (
     without,
 )
 
-OPTIONS_OF_DATA_OBJECTS = (
-    "validation",
-    "partition_seed",
-)  # options that also apply to data given as an object
+# options that also apply to data given as an object
+OPTIONS_OF_DATA_OBJECTS = ("validation", "partition_seed")
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
@@ -104,17 +102,13 @@ class Run:
         if not 0 <= self.seed < SEEDS:
             raise ValueError(f"seed={self.seed}: must lie between 0 and {SEEDS - 1}")
 
-    def __getstate__(
-        self,
-    ) -> dict[
-        str, Any
-    ]:  # without cached values, which may hold functions of loaded files
+    def __getstate__(self) -> dict[str, Any]:
+        # without cached values, which may hold functions of loaded files
         fields = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
-        return fields | {
-            "record": self.record
-        }  # made here: workers may know its classes under other names
+        # made here: workers may know its classes under other names
+        return fields | {"record": self.record}
 
     def with_seed(self, seed: int) -> Run:
         """Return the run with another seed, which shares all that does not depend on it."""
@@ -540,9 +534,8 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
         is_known_by_name = (
             isinstance(method, str) and word.partition(".")[0] not in run_options.OWNERS
         )
-        if (
-            word not in read and not is_known_by_name
-        ):  # else `methods.choose` names the methods that read it
+        # else `methods.choose` names the methods that read it
+        if word not in read and not is_known_by_name:
             raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
     fields = {field.name for field in dataclasses.fields(Run)}
