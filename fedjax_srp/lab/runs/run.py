@@ -37,7 +37,6 @@ from fedjax_srp.lab.report import table
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.models import SplitModel
-from fedjax_srp.participation import Full
 from fedjax_srp.parts.checks import ArgumentError, as_annotated, check_known, short
 from fedjax_srp.parts.description import describe, describe_data, is_own, own_code
 from fedjax_srp.parts.options import REQUIRED, build
@@ -130,7 +129,9 @@ class Run:
     @functools.cached_property
     def _object(self) -> Method:
         """The method given as an object, with its policy."""
-        policy = Full() if self.participation is None else self.participation
+        policy = self.participation
+        if policy is None:
+            policy = methods.POLICIES["full"]()
         if isinstance(self.method, Method):
             if self.participation is not None:
                 raise ValueError(
