@@ -100,9 +100,8 @@ class Markov(Availability):
         """A draw from the stationary distribution."""
         on = per_client(self, "on", named_key(key, "on"), num_clients)
         off = per_client(self, "off", named_key(key, "off"), num_clients)
-        is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (
-            on + off
-        )
+        drawn = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype)
+        is_on = drawn < on / (on + off)
         remaining, following = _intervals(key, is_on, on, off)
         return MarkovState(on, off, is_on, remaining, following, time=jnp.zeros(()))
 

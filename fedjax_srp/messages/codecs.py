@@ -397,16 +397,12 @@ class LowRank(Codec):
 
         def sent(name: str, factor: Array) -> Array:
             in_type = factor.astype(values.dtype)
-            return _coded_by(self.values, named_key(key, name), in_type).astype(
-                factor.dtype
-            )
+            decoded = _coded_by(self.values, named_key(key, name), in_type)
+            return decoded.astype(factor.dtype)
 
         # M <- P Q^T
-        return (
-            times(sent("left", left), sent("right", right).T)
-            .reshape(values.shape)
-            .astype(values.dtype)
-        )
+        product = times(sent("left", left), sent("right", right).T)
+        return product.reshape(values.shape).astype(values.dtype)
 
     @override
     def contracts(self, shape: tuple[int, ...]) -> bool:
