@@ -637,11 +637,17 @@ def name_of_data(data: Any) -> str:
 
 
 class Examples(NamedTuple):
-    """One client's labelled examples; ignore the rows from `count` on, which are padding."""
+    """One client's labelled examples; ignore the rows from `count` on, which are padding, see `valid`."""
 
     x: Array  # (max_examples, ...) inputs as the model takes them
     y: Array  # (max_examples,) int32 labels, or (max_examples, ...) targets of the model's loss
     count: Array  # () int32  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @property
+    def valid(self) -> Array:
+        """(max_examples,) bool: False for padding."""
+        rows = jnp.arange(self.y.shape[0], dtype=jnp.result_type(self.count))
+        return rows < self.count
 
 
 def named_key(key: Key, purpose: str) -> Key:

@@ -20,6 +20,7 @@ from fedjax_srp.parts.checks import check_path, checked
 from fedjax_srp.parts.libraries import needed_by
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
+_BATCH = 1000  # images read at once
 _FORMATS = ("PNG",)  # of images in records; Pillow's readers of others may start programs
 
 
@@ -165,7 +166,7 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
 
 
 def _decode_split(
-    title: str, source: Any, shape: tuple[int, ...], batch: int = 1000
+    title: str, source: Any, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return images (n, *shape) uint8 and labels (n,) int32."""
     from PIL import Image
@@ -177,8 +178,8 @@ def _decode_split(
     with tqdm(
         total=len(source), desc=f"decoding {title}", disable=None, leave=False
     ) as bar:
-        for begin in range(0, len(source), batch):
-            rows = list(range(begin, min(begin + batch, len(source))))
+        for begin in range(0, len(source), _BATCH):
+            rows = list(range(begin, min(begin + _BATCH, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):
                 file = io.BytesIO(example["image"])
                 images[row] = np.asarray(Image.open(file, formats=_FORMATS))

@@ -54,8 +54,7 @@ class TrainingLoss:
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Return the sum of the losses of a client's training examples, and their number."""
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
-        is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
-        total = jnp.sum(jnp.where(is_real, losses, 0), dtype=float)
+        total = jnp.sum(jnp.where(test.valid, losses, 0), dtype=float)
         return total, test.count.astype(float)
 
 
