@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.data.cache import cached
-from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.parts.checks import check_path, checked
 from fedjax_srp.parts.libraries import needed_by
 
@@ -113,10 +113,11 @@ def find(name: str, data_dir: Path) -> Path:
     elif not any(folder.glob("*.array_record*")):
         problem = f"{str(folder)!r} has no array_record files, and others need TensorFlow"
     if problem:
-        raise ValueError(
-            f"name={name!r}: {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data "
-            f"prepare {name} --data-dir {str(data_dir)!r}, or give data_dir=the folder "
-            "that has it"
+        raise LoadError(
+            "name",
+            name,
+            f": {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data prepare {name} "
+            f"--data-dir {str(data_dir)!r}, or give data_dir=the folder that has it",
         )
     return folder
 
@@ -128,7 +129,7 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
     that fails its checksum raises a ValueError.
     """
     # takes a second, and is not needed if there is a cache
-    with needed_by(f"name={name!r}", "tensorflow-datasets array-record"):
+    with needed_by(f"data set {name!r}", "tensorflow-datasets array-record"):
         import tensorflow_datasets as tfds
 
         importlib.import_module("array_record")  # by which it reads
@@ -158,9 +159,11 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # any error about a damaged file
         folder = str(find(name, data_dir))
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"name={name!r}: {folder!r} is damaged ({reason}); delete {folder!r} and run "
-            f"fedjax-srp data prepare {name} --data-dir {str(data_dir)!r}"
+        raise LoadError(
+            "name",
+            name,
+            f": {folder!r} is damaged ({reason}); delete {folder!r} and run fedjax-srp data "
+            f"prepare {name} --data-dir {str(data_dir)!r}",
         ) from error
     return arrays
 

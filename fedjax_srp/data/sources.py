@@ -17,7 +17,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.partition_file import is_partition_file, read_partition, with_tests
-from fedjax_srp.data.raw import RawArrays, keep_classes
+from fedjax_srp.data.raw import LoadError, RawArrays, keep_classes
 from fedjax_srp.data.rows import check_columns, split_off_tests
 from fedjax_srp.parts.checks import (
     check_choice,
@@ -431,14 +431,18 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
         found = "is a file"
         if os.path.isdir(path):
             found = f"has {short(sorted(os.listdir(path)))}"
-        raise ValueError(
-            f"name={name!r}: {found}, which is none of the layouts "
-            f"{', '.join(layouts.LAYOUTS)}; docs/data.md has a table of what each needs"
+        raise LoadError(
+            "name",
+            name,
+            f": {found}, which is none of the layouts {', '.join(layouts.LAYOUTS)}; "
+            "docs/data.md has a table of what each needs",
         )
     known = names(data_dir)
-    raise ValueError(
-        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, the path of a file or "
-        "folder in a layout of docs/data.md, or data_dir=the folder that has it"
+    raise LoadError(
+        "name",
+        name,
+        f": no such data set{nearest(name, known)}; use one of {', '.join(known)}, the path of a file or folder in "
+        "a layout of docs/data.md, or data_dir=the folder that has it",
     )
 
 

@@ -512,11 +512,6 @@ def _load_data(given: Mapping[str, Any]) -> FederatedSource:
         called = {name: option for option, name in _OF_LOAD.items()}
         called["fraction"] = "validation"
         raise error.renamed(called.get(error.argument, error.argument)) from None
-    except ValueError as error:  # of readers of files, about the name
-        text = str(error)
-        if not text.startswith("name="):
-            raise
-        raise ValueError(f"dataset={text.removeprefix('name=')}") from None
 
 
 def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
