@@ -385,6 +385,23 @@ class ClientTimes(NamedTuple):
     # (num_clients, units) float: time of 1, 2, ... units, where w units do not take w times one
     by_work: Array | None = None
 
+    def of_work(self, cohort: Cohort) -> Array:
+        """Return the time of each client's work, (pool,) float: T_i * work.
+
+        A clock's communication counts once.
+        """
+        if self.by_work is not None:
+            column = jnp.clip(cohort.work - 1, 0, self.by_work.shape[1] - 1)
+            return self.by_work[cohort.client_ids, column]
+        work = cohort.work.astype(self.realised.dtype)
+        durations = self.realised[cohort.client_ids] * work
+        once = self.communication
+        if once is not None:
+            if once.ndim:
+                once = once[cohort.client_ids]
+            durations -= (work - 1) * once
+        return durations
+
 
 class Jobs(NamedTuple):
     """Jobs where rounds overlap: those that begin in a round, and those that end in vain.
@@ -620,11 +637,17 @@ def name_of_data(data: Any) -> str:
 
 
 class Examples(NamedTuple):
-    """One client's labelled examples; ignore the rows from `count` on, which are padding."""
+    """One client's labelled examples; ignore the rows from `count` on, which are padding, see `valid`."""
 
     x: Array  # (max_examples, ...) inputs as the model takes them
     y: Array  # (max_examples,) int32 labels, or (max_examples, ...) targets of the model's loss
     count: Array  # () int32  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @property
+    def valid(self) -> Array:
+        """(max_examples,) bool: False for padding."""
+        rows = jnp.arange(self.y.shape[0], dtype=jnp.result_type(self.count))
+        return rows < self.count
 
 
 def named_key(key: Key, purpose: str) -> Key:

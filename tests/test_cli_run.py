@@ -19,11 +19,10 @@ from command_line import (
 from reference.small import assert_same_bits
 
 import fedjax_srp as srp
-from fedjax_srp.driver import record as recorded
 from fedjax_srp.driver.checkpoint import Checkpoints
 from fedjax_srp.lab.runs import folder as run_folder
 from fedjax_srp.lab.runs import run as runs
-from fedjax_srp.results import json_files
+from fedjax_srp.results import json_files, records
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
 
@@ -138,7 +137,7 @@ def test_a_finished_run_is_recognised_under_another_version(
     finished, monkeypatch, capsys
 ):
     before = contents(finished)
-    monkeypatch.setattr(recorded, "__version__", "99.9")
+    monkeypatch.setattr(records, "__version__", "99.9")
     assert main(*TINY, *WITH, "--out", finished) == 0
     printed = capsys.readouterr().out
     assert "holds this run already, finished" in printed

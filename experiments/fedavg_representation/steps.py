@@ -41,7 +41,7 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
     def of_client(client: jax.Array) -> jax.Array:
         examples = data.train_client(client)
         losses = model.loss(model.logits(params, examples.x), examples.y)
-        kept = jnp.where(jnp.arange(losses.size) < examples.count, losses, 0.0)
+        kept = jnp.where(examples.valid, losses, 0.0)
         return kept.sum() / examples.count.astype(losses.dtype)
 
     return float(jax.lax.map(of_client, jnp.arange(data.num_clients)).mean())

@@ -48,7 +48,8 @@ class Ditto(GlobalAndPersonalModel):
         state: PersonalState,
         examples: Examples,
         context: RoundContext,
-    ):  # One key for both models: they train on the same batches, those of FedAvg.
+    ):
+        # One key for both models: they train on the same batches, those of FedAvg.
         # w_i <- local SGD on f_i from w
         shared = self.local_sgd(key, params, examples, context)
         # v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)), step after step

@@ -183,9 +183,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
 
     def members(self, examples: Examples, dtype: Any) -> Array:
         """Return (max_examples, num_classes) flags of classes; none for padding."""
-        rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
-        valid = rows < examples.count
-        return jnp.where(valid[:, None], self.one_hot(examples.y, dtype), 0)
+        return jnp.where(examples.valid[:, None], self.one_hot(examples.y, dtype), 0)
 
 
 class FedAvgServerState(NamedTuple):

@@ -121,7 +121,8 @@ class FedAMP(OwnModel):
         state: OwnModelState,
         examples: Examples,
         context: RoundContext,
-    ):  # w_i <- local SGD along grad f_i(w_i) + (lambda / alpha) (w_i - u_i), from w_i
+    ):
+        # w_i <- local SGD along grad f_i(w_i) + (lambda / alpha) (w_i - u_i), from w_i
         strength = self.penalty / self.attention_step_size
         regularised = proximal_gradient(strength, mixture)
         local = self.local_sgd(key, state.params, examples, context, gradient=regularised)

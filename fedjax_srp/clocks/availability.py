@@ -100,9 +100,8 @@ class Markov(Availability):
         """A draw from the stationary distribution."""
         on = per_client(self, "on", named_key(key, "on"), num_clients)
         off = per_client(self, "off", named_key(key, "off"), num_clients)
-        is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (
-            on + off
-        )
+        drawn = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype)
+        is_on = drawn < on / (on + off)
         remaining, following = _intervals(key, is_on, on, off)
         return MarkovState(on, off, is_on, remaining, following, time=jnp.zeros(()))
 
@@ -175,9 +174,8 @@ class DayNight(Availability):
     @override
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence at the hour of `now`."""
-        passed = (
-            now / self.period + phase
-        ) % 1  # share of a day since the client arrived
+        # share of a day since the client arrived
+        passed = (now / self.period + phase) % 1
         always = jnp.asarray(self.share >= 1)
         is_on = always | (passed < self.share - _rounding_error(now / self.period + 1))
         arrives = jnp.where(is_on, 0, 1 - passed)

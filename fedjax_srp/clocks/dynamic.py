@@ -55,9 +55,8 @@ class Dynamic(Clock):
     def init(self, key: Key, num_clients: int) -> DynamicState:
         parameters = self.distribution.parameters(key, num_clients)
         if self.ordered:
-            by_speed = jnp.argsort(
-                self.distribution.mean(parameters)
-            )  # stable: equal clients stay in place
+            # stable: equal clients stay in place
+            by_speed = jnp.argsort(self.distribution.mean(parameters))
             parameters = jax.tree.map(lambda values: values[by_speed], parameters)
         return DynamicState(
             parameters=parameters,

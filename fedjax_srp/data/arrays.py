@@ -96,24 +96,7 @@ def from_arrays(
         )
     labels_train = check_labels("y_train", y_train, "x_train", len(inputs_train))
     labels_test = check_labels("y_test", y_test, "x_test", len(inputs_test))
-    labels = np.concatenate([labels_train, labels_test])
-    largest = int(labels.max(initial=-1))
-    if num_classes is None:
-        num_classes = largest + 1
-        missing = np.setdiff1d(np.arange(num_classes), labels)
-        if len(missing):
-            warnings.warn(
-                f"labels: {num_classes - len(missing)} of {num_classes} classes have "
-                f"examples (class {missing[0]} has none), but models get {num_classes} "
-                "outputs; number the classes without gaps, as load(..., classes=[...]) "
-                "does, or give num_classes",
-                stacklevel=3,
-            )
-    elif largest >= num_classes:
-        raise ValueError(
-            f"num_classes={num_classes}: there is a label {largest}, but labels must be "
-            f"0..num_classes-1; use num_classes={largest + 1}, or renumber the labels"
-        )
+    num_classes = _count_classes(labels_train, labels_test, num_classes)
     if isinstance(train_indices, Mapping) or isinstance(test_indices, Mapping):
         client_names, train_indices, test_indices = _by_name(
             train_indices, test_indices, client_names
@@ -140,13 +123,7 @@ def from_arrays(
         client_names = _check_names(client_names, len(rows_train))
     if class_names is not None:
         class_names = _check_class_names(class_names, num_classes)
-    if has_channels_first(inputs_train.shape[1:]):
-        warnings.warn(
-            f"x_train: examples of shape {inputs_train.shape[1:]} look like images with "
-            "their channels first, but models take them last; give np.moveaxis(x, 1, -1) "
-            "if they are",
-            stacklevel=3,
-        )
+    _warn_of_channels(inputs_train.shape[1:])
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
     device_train = _on_device(inputs_train)
@@ -166,6 +143,39 @@ def from_arrays(
         client_names=client_names,
         class_names=class_names,
     )
+
+
+def _count_classes(train: np.ndarray, test: np.ndarray, given: int | None) -> int:
+    """Return the number of classes, which is that of the largest label unless it is given."""
+    labels = np.concatenate([train, test])
+    largest = int(labels.max(initial=-1))
+    if given is not None:
+        if largest >= given:
+            raise ValueError(
+                f"num_classes={given}: there is a label {largest}, but labels must be "
+                f"0..num_classes-1; use num_classes={largest + 1}, or renumber the labels"
+            )
+        return given
+    num_classes = largest + 1
+    missing = np.setdiff1d(np.arange(num_classes), labels)
+    if len(missing):
+        warnings.warn(
+            f"labels: {num_classes - len(missing)} of {num_classes} classes have examples "
+            f"(class {missing[0]} has none), but models get {num_classes} outputs; number "
+            "the classes without gaps, as load(..., classes=[...]) does, or give "
+            "num_classes",
+            stacklevel=4,
+        )
+    return num_classes
+
+
+def _warn_of_channels(shape: tuple[int, ...]) -> None:
+    if has_channels_first(shape):
+        warnings.warn(
+            f"x_train: examples of shape {shape} look like images with their channels "
+            "first, but models take them last; give np.moveaxis(x, 1, -1) if they are",
+            stacklevel=4,
+        )
 
 
 def has_channels_first(shape: tuple[int, ...]) -> bool:

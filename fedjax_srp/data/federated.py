@@ -125,7 +125,7 @@ class FederatedData:
 
     def _is_label(self, test: Examples) -> Array:
         """Return False for the labels of padding."""
-        return jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
+        return test.valid
 
     def _gather(
         self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array

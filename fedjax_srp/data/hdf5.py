@@ -55,7 +55,7 @@ def read(path: Path) -> RawArrays:
 
 def _read(name: Path, path: Path, groups: tuple[str, ...], kind: str) -> Rows | None:
     """Return the rows of the first of these groups that a file has; "" is the file itself."""
-    with needed_by(f"name={str(name)!r}", "h5py, or write an .npz file where it is"):
+    with needed_by(f"data set {str(name)!r}", "h5py, or write an .npz file where it is"):
         import h5py  # pyright: ignore[reportMissingImports] (not required)
     with reading(name, path, _LAYOUT), h5py.File(path, "r") as file:
         for group in groups:

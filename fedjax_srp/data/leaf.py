@@ -20,7 +20,7 @@ import numpy as np
 
 from fedjax_srp.data import images, text
 from fedjax_srp.data.cache import cached
-from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.data.rows import dict_of_unique_keys, reading
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED, open_file
@@ -101,9 +101,11 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     for kind in ("train", "test"):
         files[kind] = sorted((root / kind).glob("*.json"))
         if not files[kind]:
-            raise ValueError(
-                f"name={str(folder)!r}: no .json files in {root / kind}; give a folder "
-                "with LEAF's train/*.json and test/*.json, or the path of an .npz file"
+            raise LoadError(
+                "name",
+                str(folder),
+                f": no .json files in {root / kind}; give a folder with LEAF's "
+                "train/*.json and test/*.json, or the path of an .npz file",
             )
     return files
 
@@ -137,9 +139,11 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
     shapes = {"text" if x.dtype == object else str(x.shape[1:]) for x in inputs}
     root = files["train"][0].parents[1]
     if len(shapes) > 1:
-        raise ValueError(
-            f"name={str(root)!r}: examples have shapes {' and '.join(sorted(shapes))}; "
-            "give all the same shape"
+        raise LoadError(
+            "name",
+            str(root),
+            f": examples have shapes {' and '.join(sorted(shapes))}; give all the same "
+            "shape",
         )
     if shapes == {"text"}:
         return _of_texts(root, _joined(parts))
@@ -199,10 +203,11 @@ def _characters(
         found = {*"".join(columns[f"x_{kind}"]), *columns[f"y_{kind}"]}
         others = sorted(found - {*LETTERS})
         if others:
-            raise ValueError(
-                f"name={str(root)!r}: {kind} has the characters {short(others)}, which are "
-                "not among the 80 of LEAF's Shakespeare; replace them, or give numbers to "
-                "srp.data.next_tokens"
+            raise LoadError(
+                "name",
+                str(root),
+                f": {kind} has the characters {short(others)}, which are not among the 80 of "
+                "LEAF's Shakespeare; replace them, or give numbers to srp.data.next_tokens",
             )
         tokens = np.zeros((len(columns[f"x_{kind}"]), length), np.int32)
         for row, line in zip(tokens, columns[f"x_{kind}"], strict=True):
@@ -215,9 +220,11 @@ def _characters(
 def _faces(root: Path, names: np.ndarray) -> np.ndarray:
     folder = root / _FACES
     if not folder.is_dir():
-        raise ValueError(
-            f"name={str(root)!r}: inputs are names of image files, e.g. {names[0]!r}, as in "
-            f"LEAF's CelebA, and there is no folder {_FACES.as_posix()} of them; put it there"
+        raise LoadError(
+            "name",
+            str(root),
+            f": inputs are names of image files, e.g. {names[0]!r}, as in LEAF's CelebA, and "
+            f"there is no folder {_FACES.as_posix()} of them; put it there",
         )
     faces = np.empty((len(names), *_FACE_SIZE, 3), np.uint8)
     for face, name in zip(faces, names, strict=True):
@@ -233,20 +240,23 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
 
 def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     """Return the columns x, users and, if `is_labelled`, y of one file."""
-    where = f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name}"
+    folder = str(path.parents[1])
+    where = f": {path.parent.name}/{path.name}"
     try:
         with open_file(path) as file:
             content = json.loads(file.read(), object_pairs_hook=dict_of_unique_keys)
         return _columns(content, is_labelled)
     except _OtherLayoutError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise LoadError("name", folder, f"{where}: {error}") from None
     except (OSError, *MALFORMED) as error:
         reason = " ".join(str(error).split())
         if isinstance(error, LookupError):
             reason = repr(error)
-        raise ValueError(
-            f"{where} is damaged or is not in LEAF's layout ({reason}); copy or prepare "
-            "it again, with LEAF's entries users, num_samples and user_data"
+        raise LoadError(
+            "name",
+            folder,
+            f"{where} is damaged or is not in LEAF's layout ({reason}); copy or prepare it "
+            "again, with LEAF's entries users, num_samples and user_data",
         ) from error
 
 

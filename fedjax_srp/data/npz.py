@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.data.rows import numbered, reading
 from fedjax_srp.parts.checks import checked, nearest
@@ -73,7 +73,7 @@ def read(path: Path) -> RawArrays:
         )
         if isinstance(error, FileNotFoundError):
             problem = f"no such file{hint}; give the path of an .npz file"
-        raise ValueError(f"name={str(path)!r}: {problem}") from error
+        raise LoadError("name", str(path), f": {problem}") from error
     columns = {"x": "x", "y": "y"}
     for users in ("writer", "user"):
         if f"{users}_train" in arrays or f"{users}_test" in arrays:
@@ -84,10 +84,12 @@ def read(path: Path) -> RawArrays:
             names[f"{field}_{kind}"] = f"{column}_{kind}"
     missing = [name for name in names.values() if name not in arrays]
     if missing:
-        raise ValueError(
-            f"name={str(path)!r}: lacks {', '.join(missing)}; found "
-            f"{', '.join(entries[:12]) or 'no arrays'}; rename them, e.g. np.savez(path, "
-            "x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
+        raise LoadError(
+            "name",
+            str(path),
+            f": lacks {', '.join(missing)}; found {', '.join(entries[:12]) or 'no arrays'}; "
+            "rename them, e.g. np.savez(path, x_train=old['train_images'], "
+            "y_train=old['train_labels'].ravel(), ...)",
         )
     names |= {name: name for name in _METADATA if name in arrays}
     found: dict[str, Any] = {field: arrays[name] for field, name in names.items()}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -225,8 +225,7 @@ def lognormal_sizes(
     """
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
-    log_weights = float(sigma) * rng_sizes.standard_normal(num_clients)
-    weights = np.exp(log_weights - log_weights.max())
+    weights = _lognormal_weights(rng_sizes, sigma, num_clients)
     return Partition(
         split(rng_train.permutation(len(y_train)), apportion(len(y_train), weights)),
         split(rng_test.permutation(len(y_test)), apportion(len(y_test), weights)),
@@ -268,8 +267,7 @@ def lognormal_classes(
         seed, "classes", "sizes", "train", "test"
     )
     is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
-    log_weights = float(sigma) * rng_sizes.standard_normal(num_clients)
-    weights = np.exp(log_weights - log_weights.max())
+    weights = _lognormal_weights(rng_sizes, sigma, num_clients)
     sizes_train = class_sizes(y_train, classes)
     sizes_test = class_sizes(y_test, classes)
     wanted = math.inf if mean_examples is None else mean_examples
@@ -294,15 +292,7 @@ def lognormal_classes(
             f"min_examples={min_examples} each, a class has too few training examples; use "
             "fewer clients or smaller ones"
         )
-    low = 0.0
-    high = float(len(y_train))
-    for _ in range(64):
-        middle = (low + high) / 2
-        if is_allowed(middle):
-            low = middle
-        else:
-            high = middle
-    train = counts(low)
+    train = counts(_largest_allowed(is_allowed, float(len(y_train))))
     mean = train.sum() / num_clients
     if mean_examples is not None and abs(mean - mean_examples) > classes_per_client:
         raise ValueError(
@@ -322,6 +312,26 @@ def lognormal_classes(
         draw_examples(rng_train, y_train, classes, train),
         draw_examples(rng_test, y_test, classes, test),
     )
+
+
+def _lognormal_weights(
+    rng: np.random.Generator, sigma: float, num_clients: int
+) -> np.ndarray:
+    """Draw sizes of clients, relative to the largest."""
+    logarithms = float(sigma) * rng.standard_normal(num_clients)
+    return np.exp(logarithms - logarithms.max())
+
+
+def _largest_allowed(is_allowed: Callable[[float], bool], high: float) -> float:
+    """Return the largest number between 0, which is allowed, and `high` that is, by bisection."""
+    low = 0.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        if is_allowed(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @checked

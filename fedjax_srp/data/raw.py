@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
-from fedjax_srp.parts.checks import as_annotated
+from fedjax_srp.parts.checks import ArgumentError, as_annotated
 from fedjax_srp.parts.part import AtLeast
+
+
+class LoadError(ArgumentError):
+    """A data set that cannot be read; `value` is the name or path that the user gave, `problem` ends the line."""
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.argument}={self.value!r}{self.problem}"
 
 
 class RawArrays(NamedTuple):

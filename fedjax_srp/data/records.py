@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.data.cache import cached
-from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.parts.checks import check_path, checked
 from fedjax_srp.parts.libraries import needed_by
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
+_BATCH = 1000  # images read at once
 _FORMATS = ("PNG",)  # of images in records; Pillow's readers of others may start programs
 
 
@@ -112,10 +113,11 @@ def find(name: str, data_dir: Path) -> Path:
     elif not any(folder.glob("*.array_record*")):
         problem = f"{str(folder)!r} has no array_record files, and others need TensorFlow"
     if problem:
-        raise ValueError(
-            f"name={name!r}: {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data "
-            f"prepare {name} --data-dir {str(data_dir)!r}, or give data_dir=the folder "
-            "that has it"
+        raise LoadError(
+            "name",
+            name,
+            f": {problem} (data_dir={str(data_dir)!r}); run fedjax-srp data prepare {name} "
+            f"--data-dir {str(data_dir)!r}, or give data_dir=the folder that has it",
         )
     return folder
 
@@ -127,7 +129,7 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
     that fails its checksum raises a ValueError.
     """
     # takes a second, and is not needed if there is a cache
-    with needed_by(f"name={name!r}", "tensorflow-datasets array-record"):
+    with needed_by(f"data set {name!r}", "tensorflow-datasets array-record"):
         import tensorflow_datasets as tfds
 
         importlib.import_module("array_record")  # by which it reads
@@ -157,15 +159,17 @@ def _decode(name: str, data_dir: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # any error about a damaged file
         folder = str(find(name, data_dir))
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"name={name!r}: {folder!r} is damaged ({reason}); delete {folder!r} and run "
-            f"fedjax-srp data prepare {name} --data-dir {str(data_dir)!r}"
+        raise LoadError(
+            "name",
+            name,
+            f": {folder!r} is damaged ({reason}); delete {folder!r} and run fedjax-srp data "
+            f"prepare {name} --data-dir {str(data_dir)!r}",
         ) from error
     return arrays
 
 
 def _decode_split(
-    title: str, source: Any, shape: tuple[int, ...], batch: int = 1000
+    title: str, source: Any, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return images (n, *shape) uint8 and labels (n,) int32."""
     from PIL import Image
@@ -177,8 +181,8 @@ def _decode_split(
     with tqdm(
         total=len(source), desc=f"decoding {title}", disable=None, leave=False
     ) as bar:
-        for begin in range(0, len(source), batch):
-            rows = list(range(begin, min(begin + batch, len(source))))
+        for begin in range(0, len(source), _BATCH):
+            rows = list(range(begin, min(begin + _BATCH, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):
                 file = io.BytesIO(example["image"])
                 images[row] = np.asarray(Image.open(file, formats=_FORMATS))

@@ -28,7 +28,7 @@ from fedjax_srp.data.arrays import (
     check_labels,
     has_channels_first,
 )
-from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.files import MALFORMED
 
@@ -60,35 +60,32 @@ class LayoutError(ValueError):
     """A sound file whose content is refused: one line without the file's name, with the remedy."""
 
 
-class _UnreadableError(ValueError):
-    """A file that cannot be read: the finished line of `reading`."""
-
-
 @contextlib.contextmanager
 def reading(
     name: Path, file: Path, layout: str, argument: str = "name"
 ) -> Iterator[None]:
     """Make errors of the block one line that names the file; `name` is the path that the user gave."""
-    where = f"{argument}={str(name)!r}"
+    where = ""
     if file != name:
         inside = file.relative_to(name) if file.is_relative_to(name) else file
-        where += f": {inside.as_posix()}"
+        where = f": {inside.as_posix()}"
     try:
         yield
-    except _UnreadableError:  # of a block inside this one
+    except LoadError:  # of a block inside this one
         raise
     except LayoutError as error:
-        raise _UnreadableError(f"{where}: {error}") from None
+        raise LoadError(argument, str(name), f"{where}: {error}") from None
     except FileNotFoundError as error:
-        raise _UnreadableError(
-            f"{where} is missing; copy it again, or give another path"
-        ) from error
+        problem = f"{where} is missing; copy it again, or give another path"
+        raise LoadError(argument, str(name), problem) from error
     except (*_DAMAGE, *MALFORMED, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, LookupError):
             reason = repr(error)
-        raise _UnreadableError(
-            f"{where} is damaged or is not in {layout} ({reason}); copy or write it again"
+        raise LoadError(
+            argument,
+            str(name),
+            f"{where} is damaged or is not in {layout} ({reason}); copy or write it again",
         ) from error
 
 

@@ -17,7 +17,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.partition_file import is_partition_file, read_partition, with_tests
-from fedjax_srp.data.raw import RawArrays, keep_classes
+from fedjax_srp.data.raw import LoadError, RawArrays, keep_classes
 from fedjax_srp.data.rows import check_columns, split_off_tests
 from fedjax_srp.parts.checks import (
     check_choice,
@@ -271,26 +271,30 @@ def load(
             partitions.check_tested_classes(
                 parts, train, raw.y_train, raw.y_test, max_examples
             )
-    scale = raw.scale
-    offset = raw.offset
-    is_unscaled = scale is None and offset is None and raw.x_train.dtype == np.uint8
-    if is_unscaled and name in NORMALISATION:
-        # grey images may have no channel axis
-        mean, std = map(np.squeeze, NORMALISATION[name])
-        scale = 1 / (255 * std)
-        offset = -mean / std  # (x / 255 - mean) / std
+    raw = _normalised(name, raw)
     data = from_arrays(
         *raw[:4],
         train_indices=train,
         test_indices=parts.test,
         num_classes=raw.num_classes,
-        scale=scale,
-        offset=offset,
+        scale=raw.scale,
+        offset=raw.offset,
         name=name,
         client_names=client_names,
         class_names=raw.class_names,
     )
     return data if validation is None else holdout(data, validation, seed)
+
+
+def _normalised(name: str, raw: RawArrays) -> RawArrays:
+    """Return bytes with the scale and offset of the data set's name, where it has an entry and the data none."""
+    is_scaled = raw.scale is not None or raw.offset is not None
+    if is_scaled or raw.x_train.dtype != np.uint8 or name not in NORMALISATION:
+        return raw
+    # grey images may have no channel axis
+    mean, std = map(np.squeeze, NORMALISATION[name])
+    # (x / 255 - mean) / std
+    return raw._replace(scale=1 / (255 * std), offset=-mean / std)
 
 
 def _from_file(
@@ -427,14 +431,18 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
         found = "is a file"
         if os.path.isdir(path):
             found = f"has {short(sorted(os.listdir(path)))}"
-        raise ValueError(
-            f"name={name!r}: {found}, which is none of the layouts "
-            f"{', '.join(layouts.LAYOUTS)}; docs/data.md has a table of what each needs"
+        raise LoadError(
+            "name",
+            name,
+            f": {found}, which is none of the layouts {', '.join(layouts.LAYOUTS)}; "
+            "docs/data.md has a table of what each needs",
         )
     known = names(data_dir)
-    raise ValueError(
-        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, the path of a file or "
-        "folder in a layout of docs/data.md, or data_dir=the folder that has it"
+    raise LoadError(
+        "name",
+        name,
+        f": no such data set{nearest(name, known)}; use one of {', '.join(known)}, the path of a file or folder in "
+        "a layout of docs/data.md, or data_dir=the folder that has it",
     )
 
 

@@ -54,10 +54,8 @@ class TrainingLoss:
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Return the sum of the losses of a client's training examples, and their number."""
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
-        is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
-        return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(
-            float
-        )
+        total = jnp.sum(jnp.where(test.valid, losses, 0), dtype=float)
+        return total, test.count.astype(float)
 
 
 jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields=["loss"])

@@ -22,7 +22,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_srp._version import __version__
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
@@ -48,6 +47,7 @@ from fedjax_srp.results.records import (
     UNKNOWN,
     VERSION,
     identity,
+    versions,
     without,
 )
 from fedjax_srp.rounds.sharding import lay_out
@@ -153,7 +153,7 @@ def asked(
             for name, default in JAX_SETTINGS.items()
             if getattr(jax.config, name) != default
         },
-        VERSION: {"fedjax_srp": __version__, "jax": jax.__version__},
+        VERSION: versions(),
         PROGRAM: None,
     }
 

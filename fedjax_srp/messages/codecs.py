@@ -111,9 +111,8 @@ class Half(Codec):
         kind = jnp.finfo(self.kind)
         wide = values.astype(_wide(values.dtype))
         rounded = jax.lax.reduce_precision(wide, kind.nexp, kind.nmant)
-        if (
-            self.kind == "float16"
-        ):  # subnormals are multiples of 2^-24, here they became 0
+        # subnormals are multiples of 2^-24, here they became 0
+        if self.kind == "float16":
             is_subnormal = jnp.abs(wide) < 2.0**-14
             rounded = jnp.where(
                 is_subnormal, jnp.round(wide * 2.0**24) * 2.0**-24, rounded
@@ -398,16 +397,12 @@ class LowRank(Codec):
 
         def sent(name: str, factor: Array) -> Array:
             in_type = factor.astype(values.dtype)
-            return _coded_by(self.values, named_key(key, name), in_type).astype(
-                factor.dtype
-            )
+            decoded = _coded_by(self.values, named_key(key, name), in_type)
+            return decoded.astype(factor.dtype)
 
         # M <- P Q^T
-        return (
-            times(sent("left", left), sent("right", right).T)
-            .reshape(values.shape)
-            .astype(values.dtype)
-        )
+        product = times(sent("left", left), sent("right", right).T)
+        return product.reshape(values.shape).astype(values.dtype)
 
     @override
     def contracts(self, shape: tuple[int, ...]) -> bool:

@@ -140,20 +140,20 @@ class Coded(Wrapper):
         residuals = []
         held = []
         for phase in self.algorithm.phases:
-            download = functools.partial(phase.download, server, own, context)
             if self._down is not None:
-                held.append(charged(download()))
+                held.append(charged(phase.download(server, own, context)))
             if isinstance(self.up, ErrorFeedback):
-
-                def message(phase: Phase, download: Callable[[], PyTree]) -> PyTree:
-                    output = phase.client(key, download(), own, data, context)
-                    return charged(output.message)
-
-                shapes = jax.eval_shape(functools.partial(message, phase, download))
-                self._check_feedback(shapes)
-                nothing_left_out = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-                residuals.append(jax.tree.map(nothing_left_out, shapes))
+                message = functools.partial(
+                    _coded_message, phase, key, server, own, data, context
+                )
+                residuals.append(self._nothing_left_out(message))
         return CodedState(own, tuple(residuals), tuple(held))
+
+    def _nothing_left_out(self, message: Callable[[], PyTree]) -> PyTree:
+        """Zeros for the arrays of a message that are coded."""
+        shapes = jax.eval_shape(message)
+        self._check_feedback(shapes)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def _check_feedback(self, message: PyTree) -> None:
         """Raise a ValueError if error feedback may grow without bound."""
@@ -169,8 +169,10 @@ class Coded(Wrapper):
     @property
     @override
     def phases(self) -> tuple[Phase, ...]:
-        phases = enumerate(self.algorithm.phases)
-        return tuple(self._coded_phase(i, phase) for i, phase in phases)
+        coded = []
+        for index, phase in enumerate(self.algorithm.phases):
+            coded.append(self._coded_phase(index, phase))
+        return tuple(coded)
 
     @property
     @override
@@ -207,17 +209,17 @@ class Coded(Wrapper):
     @property
     @override
     def evaluations(self) -> dict[str, Personalize]:
-        return {
-            name: _of_own_state(judge)
-            for name, judge in self.algorithm.evaluations.items()
-        }
+        evaluations = self.algorithm.evaluations
+        return {name: _of_own_state(judge) for name, judge in evaluations.items()}
 
     def _coded_phase(self, index: int, phase: Phase) -> Phase:
         """The phase with coded messages; its name, and so the keys of its clients, are the same."""
 
         def broadcast(server: ServerState, context: RoundContext) -> PyTree:
             sent = phase.broadcast(server, context)
-            return sent if phase.exchange is not None else self._packed_download(sent)
+            if phase.exchange is not None:  # `mix` changes it before it is sent
+                return sent
+            return self._packed_download(sent)
 
         def client(
             key: Key,
@@ -288,7 +290,9 @@ class Coded(Wrapper):
 
     def _known(self, output: ClientOutput, download: PyTree) -> PyTree:
         """The reference of a message, which the server has too: the client's download; None for a masked submodel."""
-        return None if MESSAGE_SHARE in output.info else charged(download)
+        if MESSAGE_SHARE in output.info:
+            return None
+        return charged(download)
 
     def _check_submodel(self, output: ClientOutput) -> None:
         """Raise a ValueError for a submodel under a code whose bytes are no share of the whole model's."""
@@ -301,6 +305,19 @@ class Coded(Wrapper):
                     f"{argument}={codec!r}: {self.name}'s clients send submodels, whose bytes are a share of the whole "
                     "model's; give a code of single values, Quantized or Half"
                 )
+
+
+def _coded_message(
+    phase: Phase,
+    key: Key,
+    server: ServerState,
+    own: ClientState,
+    data: ClientData,
+    context: RoundContext,
+) -> PyTree:
+    """What a code changes of the message of a client without a state of its codes."""
+    download = phase.download(server, own, context)
+    return charged(phase.client(key, download, own, data, context).message)
 
 
 def _replaced(
@@ -374,6 +391,7 @@ def _known_parts(known: PyTree) -> dict[Any, PyTree]:
             parts.setdefault(_signature(node), node)
         return False
 
+    # for the nodes that it visits on the way
     jax.tree.leaves(known, is_leaf=visit)
     return parts
 
@@ -389,9 +407,12 @@ def units_of(message: PyTree, known: PyTree) -> tuple[list[PyTree], Any, list[Py
         is_uncharged(node) or (not has_uncharged(node) and _signature(node) in parts)
     )
     units, structure = jax.tree.flatten(message, is_leaf=is_unit)
-    references = [
-        None if is_uncharged(unit) else parts.get(_signature(unit)) for unit in units
-    ]
+    references = []
+    for unit in units:
+        reference = None
+        if not is_uncharged(unit):
+            reference = parts.get(_signature(unit))
+        references.append(reference)
     return units, structure, references
 
 
@@ -420,9 +441,8 @@ def transmit(
         left_out = structure.flatten_up_to(residual)
     received = []
     residuals = []
-    for i, (unit, reference, before) in enumerate(
-        zip(units, references, left_out, strict=True)
-    ):
+    parts = zip(units, references, left_out, strict=True)
+    for i, (unit, reference, before) in enumerate(parts):
         if not _is_coded(unit):
             received.append(unit)
             residuals.append(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_srp import models
@@ -169,14 +169,19 @@ def choose(
     if not isinstance(model, SplitModel):
         defaults |= models.options(model)
     return Choice(
-        base,
-        route,
-        {o: given[o] for o in route.algorithm if o in given},
-        {o: given[o] for o in route.policy if o in given},
-        {o: given[o] for o in route.model if o in given},
-        defaults | dict.fromkeys(ANY_MODEL_OPTIONS),
-        own if isinstance(own, ParticipationPolicy) else None,
+        name=base,
+        route=route,
+        algorithm=_among(route.algorithm, given),
+        policy=_among(route.policy, given),
+        model=_among(route.model, given),
+        defaults=defaults | dict.fromkeys(ANY_MODEL_OPTIONS),
+        own_policy=own if isinstance(own, ParticipationPolicy) else None,
     )
+
+
+def _among(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options of these names, in the order of the names."""
+    return {name: given[name] for name in names if name in given}
 
 
 def read_unless_name(
@@ -188,22 +193,20 @@ def read_unless_name(
     return policy
 
 
+def _of_wrapper(options: Mapping[str, Option], route: Routes) -> list[str]:
+    """Return the names of those options of `Coded` or `Private` that the algorithm does not read itself."""
+    return [name for name, each in options.items() if route.algorithm[name] is each]
+
+
 def _codes(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given codes of messages, unless they are options of the algorithm's own."""
-    return {
-        name: read_codec(name, given[name])
-        for name, option in CODES.items()
-        if name in given and route.algorithm[name] is option
-    }
+    codes = _among(_of_wrapper(CODES, route), given)
+    return {name: read_codec(name, code) for name, code in codes.items()}
 
 
 def _privacy(route: Routes, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options of privacy, unless they are options of the algorithm's own."""
-    privacy = {
-        name: given[name]
-        for name, option in PRIVACY.items()
-        if name in given and route.algorithm[name] is option
-    }
+    privacy = _among(_of_wrapper(PRIVACY, route), given)
     chosen = [name for name, value in privacy.items() if value is not None]
     if chosen and "noise_multiplier" not in chosen:
         raise ValueError(

@@ -80,9 +80,8 @@ class CropAndFlip:
         # Source of each pixel; mirrored images are read backwards.
         columns = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
         rows = jnp.arange(height, dtype=jnp.int32)[None] + shift[0]  # (batch, height)
-        columns = (
-            jnp.where(flips, width - 1 - columns, columns) + shift[1]
-        )  # (batch, width)
+        # (batch, width)
+        columns = jnp.where(flips, width - 1 - columns, columns) + shift[1]
         images = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
         rows = rows[:, :, None]
         columns = columns[:, None, :]

@@ -99,8 +99,9 @@ def kernel_of(layer: str, params: PyTree) -> Array | None:
 
 def _rows(examples: Examples) -> Array:
     """X (examples, inputs), with zeros for padding, which may hold any values."""
-    valid = jnp.arange(examples.y.shape[0], dtype=jnp.int32) < examples.count
-    return jnp.where(valid[:, None], examples.x.reshape(examples.y.shape[0], -1), 0)
+    return jnp.where(
+        examples.valid[:, None], examples.x.reshape(examples.y.shape[0], -1), 0
+    )
 
 
 def into_span(

@@ -54,9 +54,8 @@ def _misfit(model: Any, data: Any) -> _Misfit | None:
         shape = examples.x.shape[1:]
     num_classes = member_of(data, "num_classes") or 0
     has_classes = examples is None or jnp.issubdtype(examples.y.dtype, jnp.integer)
-    has_numbers = (
-        examples is None or has_classes or examples.y.ndim == 1
-    )  # one target an example
+    # one target an example
+    has_numbers = examples is None or has_classes or examples.y.ndim == 1
     if num_classes > model.num_classes and not (model.is_regression and has_numbers):
         labels = f"num_classes={num_classes}"
         if has_classes:
@@ -114,9 +113,8 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
         needed = (*y.shape[1:], model.num_classes)
         return _Misfit(returns, f"{labels}, which need outputs {needed}; {remedy}")
     try:
-        with jax.numpy_dtype_promotion(
-            "standard"
-        ):  # a regression may have integer labels
+        # a regression may have integer labels
+        with jax.numpy_dtype_promotion("standard"):
             per_example(jax.eval_shape(_losses_of, model, outputs, y), len(y))
             is_broadcast = _pairs_all(model, outputs, y)
     except (TypeError, ValueError) as error:

@@ -203,9 +203,8 @@ def _source(module: Any) -> Any:
         is_equinox = issubclass(module, eqx.Module)
     else:
         is_equinox = False
-        with contextlib.suppress(
-            Exception
-        ):  # modules of nnx may raise any error when given a key
+        # modules of nnx may raise any error when given a key
+        with contextlib.suppress(Exception):
             made = eqx.filter_eval_shape(module, jax.random.key(0))
             is_equinox = isinstance(made, eqx.Module)
     if is_equinox:
@@ -243,9 +242,8 @@ class _Half(nn.Module):
         )
         shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        names: list[
-            str
-        ] = []  # in the order of calls, unlike a dict that `eval_shape` returns
+        # in the order of calls, unlike a dict that `eval_shape` returns
+        names: list[str] = []
         jax.eval_shape(lambda: names.extend(self.source.run(zeros, inputs, self.head)[1]))
         above = names[names.index(self.head) :]
 

@@ -21,9 +21,8 @@ Rate = Annotated[Static[float], AtLeast(0), Below(1), "give a probability in [0,
 
 def pooled_relu(x: Array) -> Array:
     """ReLU and 2 x 2 max pooling, (batch, h, w, c) -> (batch, h // 2, w // 2, c)."""
-    return jax.nn.relu(
-        max_pool(x)
-    )  # equals ReLU before pooling, on a quarter of the values
+    # equals ReLU before pooling, on a quarter of the values
+    return jax.nn.relu(max_pool(x))
 
 
 @part

@@ -25,14 +25,13 @@ class AsynchronousTiersState(NamedTuple):
     """The current round of each tier, at the last server step."""
 
     cohorts: Array  # (tiers, k) int32
-    remaining: Array  # (tiers,) float, time until the tier's round ends; unused if a round begins
-    begins: (
-        Array  # (tiers,) bool: tiers that begin a round now, with the times of this round;
-        # under a clock with availability as soon as one of their clients is available
-    )
-    sizes: (
-        Array  # (tiers,) int32: clients of the tier's round that report, the first ones
-    )
+    # (tiers,) float, time until the tier's round ends; unused if a round begins
+    remaining: Array
+    # (tiers,) bool: tiers that begin a round now, with the times of this round; under a clock with
+    # availability as soon as one of their clients is available
+    begins: Array
+    # (tiers,) int32: clients of the tier's round that report, the first ones
+    sizes: Array
     wasted: Array  # (tiers,) float: time that the others work before they leave
 
 

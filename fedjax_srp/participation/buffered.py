@@ -187,10 +187,40 @@ class Buffered(ParticipationPolicy):
     ) -> tuple[Cohort, BufferedState]:
         """Select the k jobs that end first, where clients come, go and fail."""
         busy = ~state.begins if state.busy is None else state.busy
-        num_clients = busy.shape[0]
+        # a job of the last round went on while the server waited for the first client
+        ends = jnp.maximum(state.remaining - jnp.asarray(times.wait), 0)
+        events = _Events(
+            now=jnp.zeros((), ends.dtype),
+            busy=busy,
+            waiting=available_among(times, ~busy),
+            begun=jnp.zeros_like(busy),
+            since=jnp.zeros_like(ends),
+            ends=ends,
+            fails=state.fails,
+            delivered=jnp.zeros(self.k, jnp.int32),
+            size=jnp.int32(0),
+        )
+        events = self._until_full(key, events, times)
+
+        duration = events.now
+        worked = jnp.minimum(events.ends, duration) - events.since
+        wasted = jnp.sum(jnp.where(events.fails, worked, 0))
+        cohort = make_cohort(events.delivered, events.size)
+        cohort = cohort._replace(duration=duration, jobs=jobs_of(events.begun, wasted))
+        state = state._replace(
+            remaining=jnp.where(events.busy, events.ends - duration, 0),
+            fails=events.fails,
+        )
+        if state.busy is None:
+            return cohort, state._replace(begins=~events.busy)
+        return cohort, state._replace(busy=events.busy)
+
+    def _until_full(self, key: Key, events: _Events, times: ClientTimes) -> _Events:
+        """Let jobs begin and end until the buffer is full, or nobody works any more."""
+        num_clients = events.busy.shape[0]
         priority = random_floats(key, num_clients)
         stays = jnp.asarray(times.stays)
-        no_client = jnp.zeros_like(busy)
+        no_client = jnp.zeros_like(events.busy)
 
         def with_job(events: _Events, begins: Array) -> _Events:
             """Let flagged clients begin a job now."""
@@ -225,37 +255,10 @@ class Buffered(ParticipationPolicy):
             new = jnp.argmax(jnp.where(can_begin, priority, -jnp.inf))
             return with_job(events, no_client.at[new].set(can_begin[new]))
 
-        # a job of the last round went on while the server waited for the first client
-        ends = jnp.maximum(state.remaining - jnp.asarray(times.wait), 0)
-        zero = jnp.zeros((), ends.dtype)
-        events = _Events(
-            now=zero,
-            busy=busy,
-            waiting=available_among(times, ~busy),
-            begun=no_client,
-            since=jnp.zeros_like(ends),
-            ends=ends,
-            fails=state.fails,
-            delivered=jnp.zeros(self.k, jnp.int32),
-            size=jnp.int32(0),
-        )
         first = events.waiting
         if self.concurrency is not None:
             drawn = draw(key, num_clients, self.concurrency, events.waiting)
-            free = self.concurrency - jnp.sum(busy, dtype=jnp.int32)
+            free = self.concurrency - jnp.sum(events.busy, dtype=jnp.int32)
             is_free = jnp.arange(self.concurrency, dtype=jnp.int32) < free
             first = first & no_client.at[drawn].set(is_free)
-        events = jax.lax.while_loop(goes_on, next_event, with_job(events, first))
-
-        duration = events.now
-        worked = jnp.minimum(events.ends, duration) - events.since
-        wasted = jnp.sum(jnp.where(events.fails, worked, 0))
-        cohort = make_cohort(events.delivered, events.size)
-        cohort = cohort._replace(duration=duration, jobs=jobs_of(events.begun, wasted))
-        state = state._replace(
-            remaining=jnp.where(events.busy, events.ends - duration, 0),
-            fails=events.fails,
-        )
-        if state.busy is None:
-            return cohort, state._replace(begins=~events.busy)
-        return cohort, state._replace(busy=events.busy)
+        return jax.lax.while_loop(goes_on, next_event, with_job(events, first))

@@ -153,7 +153,7 @@ def closed_after(
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked
     works = position < asked
-    needed = work_times(cohort, times)
+    needed = times.of_work(cohort)
     stays = needed if times.stays is None else times.stays[cohort.client_ids]
     reported = jnp.where(works & (needed <= stays), needed, jnp.inf)
     gone = jnp.max(
@@ -190,24 +190,6 @@ def jobs_of(begins: Array, wasted: Array | None = None) -> Jobs:
     return Jobs(client_ids, jnp.sum(begins, dtype=jnp.int32), wasted)
 
 
-def work_times(cohort: Cohort, times: ClientTimes) -> Array:
-    """Return the time of each client's work, (pool,) float: T_i * work.
-
-    A clock's communication counts once.
-    """
-    if times.by_work is not None:
-        column = jnp.clip(cohort.work - 1, 0, times.by_work.shape[1] - 1)
-        return times.by_work[cohort.client_ids, column]
-    work = cohort.work.astype(times.realised.dtype)
-    durations = times.realised[cohort.client_ids] * work
-    once = times.communication
-    if once is not None:
-        if once.ndim:
-            once = once[cohort.client_ids]
-        durations -= (work - 1) * once
-    return durations
-
-
 def with_partial_work(
     cohort: Cohort, times: ClientTimes, max_work: int, on_time: float
 ) -> Cohort:
@@ -228,7 +210,7 @@ def with_partial_work(
     units = jnp.arange(1, max_work + 1, dtype=jnp.int32)[:, None]
 
     def time_of(work: Array) -> Array:
-        return work_times(cohort._replace(work=work), times)
+        return times.of_work(cohort._replace(work=work))
 
     # (max_work, pool) float: the time of 1, 2, ... units of each client
     done = jax.vmap(time_of)(jnp.tile(units, (1, pool)))

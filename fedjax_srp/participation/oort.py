@@ -28,9 +28,8 @@ from fedjax_srp.parts.part import Above, AtLeast, Count, Share, part
 class OortState(NamedTuple):
     """Statistics of each client, and the pacer's."""
 
-    utility: (
-        Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
-    )
+    # (num_clients,) float, U: statistical utility as last reported; 0 before
+    utility: Array
     last: Array  # (num_clients,) int32, L: round of a client's last report, from 1; 0 for never
     duration: Array  # (num_clients,) float, D: the client's time in that round
     times: Array  # (num_clients,) float: the clients' times in the round in progress
@@ -131,9 +130,8 @@ class Oort(ParticipationPolicy):
         num_old = self.k - num_new
         descending = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)
         least = descending[jnp.maximum(num_old - 1, 0)]
-        admitted = known & ~(
-            utility < self.cutoff * least
-        )  # 0 * inf is nan, which admits all
+        # 0 * inf is nan, which admits all
+        admitted = known & ~(utility < self.cutoff * least)
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
         picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
         ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
@@ -163,9 +161,8 @@ class Oort(ParticipationPolicy):
     @override
     def update(self, state: OortState, info: RoundInfo) -> OortState:
         """Statistics of the participants, utilities from their reports."""
-        took_part = ~jnp.isnan(
-            info.reports[NUM_EXAMPLES]
-        )  # not the late ones under a deadline
+        # not the late ones under a deadline
+        took_part = ~jnp.isnan(info.reports[NUM_EXAMPLES])
         reported = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
         return state._replace(
             utility=jnp.where(jnp.isnan(reported), state.utility, reported),

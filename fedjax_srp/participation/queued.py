@@ -17,9 +17,8 @@ class QueuedState(NamedTuple):
     """All jobs, each in a slot, at the last server step."""
 
     owner: Array  # (concurrency,) int32: the client in whose queue the job is
-    ticket: (
-        Array  # (concurrency,) int32: grows from job to job; a client's least is the next
-    )
+    # (concurrency,) int32: grows from job to job; a client's least is the next
+    ticket: Array
     # (num_clients,) float, time until the client's job ends; unused if a job begins or there is none
     remaining: Array
     # (num_clients,) bool: clients that begin the next job of their queue now, if they have one

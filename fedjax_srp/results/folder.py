@@ -23,7 +23,6 @@ import jax
 import jaxlib
 import numpy as np
 
-from fedjax_srp._version import __version__
 from fedjax_srp.parts.checks import is_key, short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.parts.files import open_file, read_text
@@ -555,8 +554,7 @@ def _environment() -> dict[str, Any]:
     return {
         "versions": {
             "python": platform.python_version(),
-            "fedjax_srp": __version__,
-            "jax": jax.__version__,
+            **records.versions(),
             "jaxlib": jaxlib.version.__version__,
             "numpy": np.__version__,
         },

@@ -23,6 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+
+from fedjax_srp._version import __version__
 from fedjax_srp.results.json_files import differences
 
 MACHINE = "machine"
@@ -49,6 +52,11 @@ STRUCTURE = {
     **dict.fromkeys(("key", "evaluations"), list | None),
 }
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the package and of JAX."""
+    return {"fedjax_srp": __version__, "jax": jax.__version__}
 
 
 def without(record: Mapping[str, Any], *paths: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort
 from fedjax_srp.contract.faults import CohortFault
-from fedjax_srp.participation.cohorts import work_times
 
 
 def takes_part(cohort: Cohort) -> Array:
@@ -55,7 +54,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     elif times.available is not None and times.stays is not None:
         faults[CohortFault.CLIENT_AWAY] = first_client(works & ~times.available[ids])
         until = (1 + 1e-5) * times.stays[ids]
-        leaves = takes_part(cohort) & (work_times(cohort, times) > until)
+        leaves = takes_part(cohort) & (times.of_work(cohort) > until)
         faults[CohortFault.CLIENT_LEAVES] = first_client(leaves)
     is_wrong = jnp.stack([wrong for wrong, _ in faults.values()])
     kinds = jnp.array(list(faults), jnp.int32)
@@ -67,7 +66,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
     """() float: time of the participant that takes longest."""
-    durations = work_times(cohort, times)
+    durations = times.of_work(cohort)
     zero = jnp.zeros((), durations.dtype)
     return jnp.max(jnp.where(takes_part(cohort), durations, zero))
 
@@ -76,7 +75,7 @@ def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
     """() float: total time of the clients that work and do not report."""
     works = takes_part(cohort._replace(size=num_asked(cohort)))
     is_wasted = works & ~takes_part(cohort)
-    worked = jnp.minimum(work_times(cohort, times), duration)
+    worked = jnp.minimum(times.of_work(cohort), duration)
     if times.stays is not None:
         worked = jnp.minimum(worked, times.stays[cohort.client_ids])
     return jnp.sum(jnp.where(is_wasted, worked, jnp.zeros((), worked.dtype)))

@@ -82,9 +82,9 @@ def flanp_warm_gap(n: Count, before: Count, samples: Positive, c: Positive) -> f
     if before >= n:
         raise ValueError(f"before={before} must be below n={n}: stages grow")
     added = n - before
-    return 2 * added / n * (c / (added * samples) + c / (before * samples)) + c / (
-        before * samples
-    )
+    of_added = c / (added * samples)
+    of_before = c / (before * samples)
+    return 2 * added / n * (of_added + of_before) + of_before
 
 
 @formula("printed bound")

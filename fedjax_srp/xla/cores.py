@@ -44,7 +44,7 @@ def use_all_cores(num_devices: Count | None = None) -> int:
         2
     """
     if num_devices is None:
-        num_devices = _num_cores()
+        num_devices = len(cores())
     given = os.environ.get("XLA_FLAGS", "")
     missing = [f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in given]
     configured = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (untyped in jax)
@@ -61,8 +61,8 @@ def use_all_cores(num_devices: Count | None = None) -> int:
     return num_devices
 
 
-def _num_cores() -> int:
-    """Number of cores that this process may use."""
+def cores() -> list[int]:
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

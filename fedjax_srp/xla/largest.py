@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from fedjax_srp.base import Array
+from jax import Array
 
 
 class _Bracket(NamedTuple):

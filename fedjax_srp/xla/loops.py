@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-
-from fedjax_srp.base import Array
 
 # Most units of work of a client; 0: not reversible.
 _reversible: ContextVar[int] = ContextVar("reversible", default=0)

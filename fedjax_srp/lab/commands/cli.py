@@ -293,13 +293,13 @@ def _method_in(words: Sequence[str]) -> dict[str, str]:
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
     """Refuse unknown flags and suggest the nearest ones; tyro would read them as values of the flag before."""
     flags = [f"--{name.replace('_', '-')}" for name in options]
-    switches = [
-        f"--{before}{dot}no-{last}"
-        for before, dot, last in (flag[2:].rpartition(".") for flag in flags)
-    ]
+    known = {*flags, "--help"}
+    for flag in flags:
+        before, dot, last = flag[2:].rpartition(".")
+        known.add(f"--{before}{dot}no-{last}")
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
+        if flag.startswith("--") and flag not in known:
             hint = nearest(flag, flags, cutoff=0.7)  # all begin with --
             raise ValueError(
                 f"unknown argument {flag}{hint}; see {PROG} {command} --help"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedjax_srp.lab.commands import grid as grid_command
 from fedjax_srp.lab.commands.report import report
-from fedjax_srp.lab.grids.launch import cores, gpus
+from fedjax_srp.lab.grids.launch import gpus
 from fedjax_srp.parts.checks import check_integer
+from fedjax_srp.xla.cores import cores
 
 MOST_WORKERS = 2  # a training gains from several cores, and compiling it leaves one idle
 METHODS = (

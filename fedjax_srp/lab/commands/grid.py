@@ -9,10 +9,11 @@ import jax
 
 from fedjax_srp.lab.grids.execute import LauncherName
 from fedjax_srp.lab.grids.grid import grid
-from fedjax_srp.lab.grids.launch import HAS_WORKERS, cores, gpus
+from fedjax_srp.lab.grids.launch import HAS_WORKERS, gpus
 from fedjax_srp.lab.grids.result import Grid
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.options import REQUIRED, Option, written
+from fedjax_srp.xla.cores import cores
 
 OPTIONS = {
     "file": Option(

@@ -29,7 +29,7 @@ from typing_extensions import override
 from fedjax_srp.lab.grids.work import TaskResult, Work, Worker, packed, unpacked
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results.bars import tqdm
-from fedjax_srp.xla.cores import use_all_cores
+from fedjax_srp.xla.cores import cores, use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} {unit} |{bar}| {elapsed}<{remaining}"
@@ -170,13 +170,6 @@ def gpus() -> list[str]:
         return list(map(str, range(num_gpus)))
     # as CUDA reads it: what is no GPU, such as -1, ends the list
     return list(itertools.takewhile(_GPU.match, map(str.strip, visible.split(","))))
-
-
-def cores() -> list[int]:
-    """Return the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def core_shares(num_workers: int) -> list[list[int]]:

@@ -41,13 +41,8 @@ from fedjax_srp.parts.part import as_annotated, types_of
 from fedjax_srp.results.records import LIMITS, identity
 
 VARIANT = "variant"
-_VALUE_ONLY = (
-    VARIANT,
-    "method",
-    "algorithm",
-    "dataset",
-    "data",
-)  # named by their values without the option
+# named by their values without the option
+_VALUE_ONLY = (VARIANT, "method", "algorithm", "dataset", "data")
 _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "method": (FederatedAlgorithm, Method),
     "participation": (ParticipationPolicy,),
@@ -130,11 +125,11 @@ class Point(NamedTuple):
 
     name: str  # the values by which it differs from the others
     values: dict[str, Any]  # option -> such a value, including `variant`
-    of_variant: dict[
-        str, Any
-    ]  # option that variants set -> its value, None if this run has none
-    limits: dict[str, Any]  # those, and what else changes no simulation, of its axes, its
-    # variant and the rules that apply to it
+    # option that variants set -> its value, None if this run has none
+    of_variant: dict[str, Any]
+    # those, and what else changes no simulation, of its axes, its variant and the rules that
+    # apply to it
+    limits: dict[str, Any]
     run: Run
     digest: str  # hexadecimal, equal for equal simulations
 
@@ -359,9 +354,10 @@ def points(spec: Spec) -> list[Point]:
                 point.name,
             )
     without = [fact for fact in effects.named if fact not in effects.had]
-    for other in others if without else ():
-        elsewhere = _effects_of(other) - (last - other.last)
-        without = [fact for fact in without if fact not in elsewhere]
+    if without:
+        for other in others:
+            elsewhere = _effects_of(other) - (last - other.last)
+            without = [fact for fact in without if fact not in elsewhere]
     left_out = _rules_left_out(spec, ran)
     _note_without_effect([fact for fact in without if fact not in left_out], problems)
     problems.raise_if_any()
@@ -377,15 +373,10 @@ def points(spec: Spec) -> list[Point]:
 def _check_methods(spec: Spec, problems: Problems) -> None:
     """Add a problem for each rule with a method that is neither registered nor an object of this grid."""
     known = {*methods.names(), *methods.algorithm_names()}
-    tables = (
-        spec.options,
-        *spec.variants.values(),
-        *(each["set"] for each in spec.where),
-    )
-    for method in (
-        *spec.axes.get("method", ()),
-        *(each.get("method") for each in tables),
-    ):
+    given = [*spec.axes.get("method", ()), spec.options.get("method")]
+    given += [options.get("method") for options in spec.variants.values()]
+    given += [rule["set"].get("method") for rule in spec.where]
+    for method in given:
         if isinstance(method, NamedObject):
             known.add(method.name)
     for rule in (*spec.where, *spec.exclude):
@@ -706,12 +697,11 @@ class _OptionValues(_Values):
 
 def _text_of(rule: Mapping[str, Any]) -> str:
     """Return a rule of `where` or `exclude` as a text."""
-    text = ", ".join(
-        f"{name}={' or '.join(map(_text, wanted))}"
-        for name, wanted in rule.items()
-        if name != "set"
-    )
-    return f"{'where' if 'set' in rule else 'exclude'}: {text}"
+    kind = "where" if "set" in rule else "exclude"
+    words = []
+    for name, wanted in without_names(rule, ["set"]).items():
+        words.append(f"{name}={' or '.join(map(_text, wanted))}")
+    return f"{kind}: {', '.join(words)}"
 
 
 def coerce(name: str, option: Option, value: Any) -> Any:
@@ -790,17 +780,18 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options without those that the run's method, policy, model and data do not read."""
     if "method" not in given and "algorithm" not in given:
         raise ValueError("method is missing; fedjax-srp list shows the methods")
-    unwrapped = _unwrapped(given)
-    read, method = (
-        run_options.options_read(unwrapped).keys() | run_options.FIXED | {"data"},
-        unwrapped.get("method"),
-    )
+    plain = _unwrapped(given)
+    read = run_options.options_read(plain).keys() | run_options.FIXED | {"data"}
+    method = plain.get("method")
     if not isinstance(method, str | None):
-        read -= {"model", "participation"} if isinstance(method, Method) else {"model"}
+        read -= {"model"}
+    if isinstance(method, Method):
+        read -= {"participation"}
     if "data" in given and "dataset" not in given:
-        read -= run_options.DATA.keys() - (
-            {*OPTIONS_OF_DATA_OBJECTS} if given.get("validation") else {"validation"}
-        )
+        of_objects = {"validation"}
+        if given.get("validation"):
+            of_objects = {*OPTIONS_OF_DATA_OBJECTS}
+        read -= run_options.DATA.keys() - of_objects
     return {option: value for option, value in given.items() if option in read}
 
 
@@ -825,19 +816,21 @@ def _point(
         limits: see `Point`.
         runs: options but for the seed -> a run that has them; it is added.
     """
-    objects = {
-        name: value for name, value in given.items() if isinstance(value, NamedObject)
-    }
-    names = {name: each.name for name, each in objects.items() if each.is_user_named}
-    alike = frozenset(
-        (name, id(objects[name].value) if name in objects else repr(value))
-        for name, value in given.items()
-        if name != "seed"
-    )
+    names: dict[str, str] = {}
+    but_for_seed = {}
+    for name, value in given.items():
+        if isinstance(value, NamedObject):
+            but_for_seed[name] = id(value.value)
+            if value.is_user_named:
+                names[name] = value.name
+        elif name != "seed":
+            but_for_seed[name] = repr(value)
+    alike = frozenset(but_for_seed.items())
     if alike in runs:
         run = runs[alike].with_seed(given.get("seed", 0))
     else:
-        run = runs[alike] = from_options(_unwrapped(given), names)
+        run = from_options(_unwrapped(given), names)
+        runs[alike] = run
     of_variant = {
         option: given.get(option) for option in distinguishing if option not in values
     }
@@ -861,27 +854,26 @@ def rerun_of(point: Point) -> Point:
             f"{point.name}: already judged by test data; tune with validation=0.2 under options"
         )
     run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
-    values, of_variant = (
-        {name: value for name, value in given.items() if name != "validation"}
-        for given in (point.values, point.of_variant)
+    return point._replace(
+        run=run,
+        values=without_names(point.values, ["validation"]),
+        of_variant=without_names(point.of_variant, ["validation"]),
+        digest=_digest(run, point.limits),
     )
-    digest = _digest(run, point.limits)
-    return point._replace(run=run, values=values, of_variant=of_variant, digest=digest)
 
 
 def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:
     """Merge equal points and give each a unique name, from shared values first, then from all values, then the id."""
     runs = [_merge(same, join_values=False) for same in found]
     count = Counter(run.name for run in runs)
-    runs = [
-        _merge(same, join_values=count[run.name] > 1)
-        for run, same in zip(runs, found, strict=True)
-    ]
+    for i, same in enumerate(found):
+        if count[runs[i].name] > 1:
+            runs[i] = _merge(same, join_values=True)
     count = Counter(run.name for run in runs)
-    return [
-        run._replace(name=f"{run.name} ({run.id})") if count[run.name] > 1 else run
-        for run in runs
-    ]
+    for i, run in enumerate(runs):
+        if count[run.name] > 1:
+            runs[i] = run._replace(name=f"{run.name} ({run.id})")
+    return runs
 
 
 def _merge(same: Sequence[Point], join_values: bool) -> Point:
@@ -898,10 +890,12 @@ def _merge(same: Sequence[Point], join_values: bool) -> Point:
 
 def name_of(values: Mapping[str, Any]) -> str:
     """Return the name of the run, or case, of these values."""
-    words = [
-        _text(value) if option in _VALUE_ONLY else f"{option}={_text(value)}"
-        for option, value in values.items()
-    ]
+    words = []
+    for option, value in values.items():
+        word = _text(value)
+        if option not in _VALUE_ONLY:
+            word = f"{option}={word}"
+        words.append(word)
     return ", ".join(words)
 
 
@@ -925,8 +919,6 @@ def _text(value: Any) -> str:
         return value.name
     if isinstance(value, tuple):
         return "+".join(map(_text, value))
-    return (
-        f"{value:g}"
-        if isinstance(value, float) and float(f"{value:g}") == value
-        else str(value)
-    )
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)

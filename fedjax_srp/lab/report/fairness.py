@@ -43,9 +43,9 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     so that time and bytes are upper bounds.
     """
     of_runs = [_shares_of_run(run, target) for run in runs]
-    means = {
-        name: float(np.mean([of_run[name] for of_run in of_runs])) for name in of_runs[0]
-    }
+    means = {}
+    for name in of_runs[0]:
+        means[name] = float(np.mean([of_run[name] for of_run in of_runs]))
     slowest = [of_run["slowest_tenth"] for of_run in of_runs]
     means |= mean_and_std("slowest_tenth", slowest)
     means["slowest_tenth_clients"] = runs[0].group_size("slowest_tenth")
@@ -142,18 +142,21 @@ def _metric(
 def texts(means: dict[str, float]) -> list[str]:
     """Format the result of `shares` for the columns of `HEADER`."""
     megabytes = means["bytes_to_target"] / 1e6
-    clients = int(means["slowest_tenth_clients"])
+    to_target = _text(megabytes, 2)
+    if means["reached_at_once"] and math.isfinite(megabytes):
+        to_target = f"≤ {to_target}"
+    num_slowest = int(means["slowest_tenth_clients"])
+    clients = "1 client" if num_slowest == 1 else f"{num_slowest} clients"
     slowest = _text(100 * means["slowest_tenth"], 1)
     if not math.isnan(means["slowest_tenth_std"]):
         slowest += f" ± {_text(100 * means['slowest_tenth_std'], 1)}"
     return [
-        f"{slowest} ({clients} client{'s' * (clients != 1)})",
+        f"{slowest} ({clients})",
         _text(means["gini"], 2),
         _text(100 * means["never"], 1),
         _text(means["wasted_time"], 2),
         _text(means["staleness"], 2),
-        "≤ " * bool(means["reached_at_once"] and math.isfinite(megabytes))
-        + _text(megabytes, 2),
+        to_target,
     ]
 
 

@@ -220,9 +220,8 @@ def contraction_over_run(
         label = "its fixed point"
         ax.plot(rounds, floors, ":", drawstyle="steps-mid", color=PREDICTED, label=label)
         for start in [0, *np.flatnonzero(np.diff(sizes)) + 1]:
-            ax.axvline(
-                float(start), color="#666666", linewidth=0.8
-            )  # after `start` rounds
+            # after `start` rounds
+            ax.axvline(float(start), color="#666666", linewidth=0.8)
             at_top = ("data", "axes fraction")
             ax.annotate(f" n = {sizes[start]}", (start, 1), xycoords=at_top, fontsize=8)
         ax.set(xlabel="round", ylabel="distance", xlim=(0, rounds[-1]))

@@ -234,7 +234,7 @@ def _notes(frame: pd.DataFrame, target: Target) -> list[str]:
         spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds"
     judged_on = "/".join(dict.fromkeys(frame["judged_on"]))
     sizes = "/".join(f"{size:g}" for size in dict.fromkeys(frame["worst_decile_clients"]))
-    worst = f"{sizes} client{'s' * (sizes != '1')}"
+    worst = "1 client" if sizes == "1" else f"{sizes} clients"
     notes = [
         f"judged by: {_evaluations(frame)}",
         f"accuracy: of every client on its own {judged_on} data, after the last round; {spread}",
@@ -317,11 +317,12 @@ def seconds(runs: Sequence[History], what: str) -> float:
 
     Each run of a batch has recorded those of the whole batch.
     """
-    return sum(
-        getattr(run, f"{what}_seconds")
-        / ((run.config.get(MACHINE) or {}).get("num_seeds") or 1)
-        for run in runs
-    )
+    total = 0.0
+    for run in runs:
+        machine = run.config.get(MACHINE) or {}
+        num_seeds = machine.get("num_seeds") or 1
+        total += getattr(run, f"{what}_seconds") / num_seeds
+    return total
 
 
 def time_to(run: History, target: float, cost: float = 0.0, of: Of = "mean") -> float:

@@ -70,9 +70,8 @@ def execute(
         _report_finished(folder, run, state, say)
         return
     arguments: dict[str, Any] = {}
-    if (
-        not state.finished
-    ):  # before it is locked, so that a failed start creates no folder
+    # before it is locked, so that a failed start creates no folder
+    if not state.finished:
         arguments = run.simulation()
     with held(atomic.writable(folder), "out"):
         run_folder.settle(folder)
@@ -184,9 +183,8 @@ def _is_of_killed_run(path: Path) -> bool:
     """Return True for what a run that was killed before its first snapshot leaves in a folder of checkpoints."""
     if path.name.startswith("."):
         return path.is_file() or path.suffix in (".writing", ".gone")
-    is_emptied = (
-        path.name == ARGUMENTS and path.is_file() and not path.stat().st_size
-    )  # by a loss of power
+    # by a loss of power
+    is_emptied = path.name == ARGUMENTS and path.is_file() and not path.stat().st_size
     return is_emptied or path.name in COPIES
 
 
@@ -194,9 +192,8 @@ class _FolderState(NamedTuple):
     checkpoints: Path
     finished: bool = False
     has_checkpoint: bool = False
-    needs_new_summary: bool = (
-        False  # it is finished, with a summary for another communication cost
-    )
+    # it is finished, with a summary for another communication cost
+    needs_new_summary: bool = False
 
 
 def overwriting(folder: Path, run: Run) -> Path:
@@ -231,9 +228,8 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
             known = _asked(checkpoints) if has_checkpoint else record
     except DamagedError as error:
         if has_checkpoint:
-            return _FolderState(
-                checkpoints, has_checkpoint=True
-            )  # checkpoints have a fingerprint of their run
+            # checkpoints have a fingerprint of their run
+            return _FolderState(checkpoints, has_checkpoint=True)
         raise ValueError(f"{out}: {error}; {other}") from None
     if not (finished or has_checkpoint) and (name := run_folder.foreign(folder)):
         raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")

@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -18,13 +18,8 @@ from fedjax_srp.messages import Coded, Private
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
-_TAKEN_BY_GET = (
-    "name",
-    "dataset",
-    "model",
-    "participation",
-    "shared",
-)  # arguments of `methods.get` itself
+# arguments of `methods.get` itself
+_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")
 
 
 def by_name(*options: Option) -> dict[str, Option]:
@@ -128,9 +123,8 @@ REST = by_name(
     ),
     Option("overwrite", bool, False, "run again, and replace the result in the folder"),
 )
-FIXED = frozenset(
-    (*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST)
-)  # all others belong to an owner
+# all others belong to an owner
+FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))
 
 
 def option_name(owner: str, name: str) -> str:
@@ -149,20 +143,21 @@ def options_read(given: Mapping[str, Any]) -> dict[str, str]:
     Args:
         given: the run's method or algorithm, participation and model, each a name or an object, among other options.
     """
-    method, participation = (
-        given.get("method", given.get("algorithm")),
-        given.get("participation"),
-    )
+    method = given.get("method", given.get("algorithm"))
+    participation = given.get("participation")
+    of_owner: dict[str, Collection[str]] = {}
     if isinstance(method, str):
         route = methods.routes(method, participation, given.get("model") or "mlp")
-        of_owner = zip(OWNERS, (route.algorithm, route.policy, route.model), strict=True)
-    else:  # an object has no options other than those of its policy
-        of_owner = (
-            [("participation", methods.routes("fedavg", participation).policy)]
-            if participation
-            else []
-        )
-    return {option_name(owner, name): name for owner, names in of_owner for name in names}
+        of_owner["method"] = route.algorithm
+        of_owner["participation"] = route.policy
+        of_owner["model"] = route.model
+    elif participation:  # an object has no options other than those of its policy
+        of_owner["participation"] = methods.routes("fedavg", participation).policy
+    read = {}
+    for owner, names in of_owner.items():
+        for name in names:
+            read[option_name(owner, name)] = name
+    return read
 
 
 def with_policy_read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,11 +196,9 @@ def groups_read(given: Mapping[str, Any]) -> dict[str, dict[str, Option]]:
         given: the method or algorithm, and maybe participation and model, see `options_read`.
     """
     read = options_read(with_policy_read(given))
-    of_owner = _by_owner()
-    chosen = {
-        owner: {name: each for name, each in options.items() if name in read}
-        for owner, options in of_owner.items()
-    }
+    chosen: dict[str, dict[str, Option]] = {}
+    for owner, options in _by_owner().items():
+        chosen[owner] = {name: each for name, each in options.items() if name in read}
     return {
         "method": {**METHOD, **chosen["method"], **chosen["participation"]},
         "model": {**MODEL, **chosen["model"]},
@@ -215,76 +208,75 @@ def groups_read(given: Mapping[str, Any]) -> dict[str, dict[str, Option]]:
 def _by_owner() -> dict[str, dict[str, Option]]:
     """Return owner -> its options, with None for the part's default; shared options belong to their first owner."""
     makers = {owner: _makers(owner) for owner in OWNERS}
+    # option -> owner -> names of its makers, and what each says of the option
     found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
     for owner, of_owner in makers.items():
         for name, maker in of_owner.items():
             for inner, each in written(maker, leave_out=_TAKEN_BY_GET).items():
-                if owner != "model" or not name or inner in models.options(name):
-                    found.setdefault(option_name(owner, inner), {}).setdefault(
-                        owner, []
-                    ).append((name, each))
+                if owner == "model" and name and inner not in models.options(name):
+                    continue
+                readers = found.setdefault(option_name(owner, inner), {})
+                readers.setdefault(owner, []).append((name, each))
     options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
     for called, same in found.items():
-        kind = _union([each.type for readers in same.values() for _, each in readers])
-        text = "; ".join(
-            _help(readers, len(makers[owner])) for owner, readers in same.items()
-        )
-        options[next(iter(same))][called] = Option(called, kind | None, None, text)
+        kinds = []
+        texts = []
+        for owner, readers in same.items():
+            kinds += [each.type for _, each in readers]
+            texts.append(_help(readers, len(makers[owner])))
+        first_owner = next(iter(same))
+        option = Option(called, _union(kinds) | None, None, "; ".join(texts))
+        options[first_owner][called] = option
     return options
 
 
 def _union(kinds: Sequence[Any]) -> Any:
     """Return the union of types, with each choice of a `Literal` once."""
-    choices = dict.fromkeys(
-        choice
-        for kind in kinds
-        if get_origin(kind) is Literal
-        for choice in get_args(kind)
-    )
-    others = [kind for kind in kinds if get_origin(kind) is not Literal]
-    return functools.reduce(
-        operator.or_, [*others, *([Literal[*choices]] if choices else [])]
-    )
+    choices: dict[Any, None] = {}
+    others = []
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            choices |= dict.fromkeys(get_args(kind))
+        else:
+            others.append(kind)
+    if choices:
+        others.append(Literal[*choices])
+    return functools.reduce(operator.or_, others)
 
 
 def _makers(owner: str) -> dict[str, Callable[..., Any]]:
     """Return name -> maker of such a part; "" for the maker of options that all have."""
-    if owner == "method":
-        factories = [
-            methods.recipe(name).factory
-            for name in (*methods.names(), *methods.algorithm_names())
-        ]
-        by_name = {methods.name_of(factory): factory for factory in factories}
-        return {"": Coded, "private": Private, **by_name}
-    return (
-        methods.POLICIES
-        if owner == "participation"
-        else {"": models.get, **models.FACTORIES}
-    )
+    if owner == "participation":
+        return methods.POLICIES
+    if owner == "model":
+        return {"": models.get, **models.FACTORIES}
+    makers: dict[str, Callable[..., Any]] = {"": Coded, "private": Private}
+    for name in (*methods.names(), *methods.algorithm_names()):
+        factory = methods.recipe(name).factory
+        makers[methods.name_of(factory)] = factory
+    return makers
 
 
 def _help(same: list[tuple[str, Option]], num_makers: int) -> str:
     """Join the help texts of an option; a text that most makers share stands without their names."""
     texts: dict[str, list[str]] = {}
     for name, each in same:
-        default = (
-            "that of training" if each.is_optional else each.default
-        )  # of a second optimizer
+        # of a second optimizer
+        default = "that of training" if each.is_optional else each.default
         words = [each.help.rstrip(".").replace("`", "")]
+        if isinstance(default, tuple):
+            default = " ".join(map(str, default))
         if default not in (None, REQUIRED):
-            words.append(
-                f"default {' '.join(map(str, default)) if isinstance(default, tuple) else default}"
-            )
+            words.append(f"default {default}")
         readers = texts.setdefault("; ".join(filter(None, words)), [])
         if name and name not in readers:
             readers.append(name)
-    is_named = {
-        text: 0 < len(readers) <= num_makers / 2 for text, readers in texts.items()
-    }
-    return "; ".join(
-        f"{', '.join(readers)}: {text}" if is_named[text] else text
-        for text, readers in texts.items()
-    )
+    parts = []
+    for text, readers in texts.items():
+        if 0 < len(readers) <= num_makers / 2:
+            text = f"{', '.join(readers)}: {text}"
+        parts.append(text)
+    return "; ".join(parts)
 
 
 def load(files: Sequence[str]) -> None:
@@ -299,21 +291,14 @@ def load(files: Sequence[str]) -> None:
         try:
             runpy.run_path(file, run_name=Path(file).stem)  # the module name in records
         except (Exception, SystemExit) as error:
-            lines = [
-                frame.lineno
-                for frame in traceback.extract_tb(error.__traceback__)
-                if frame.filename == file
-            ]
-            line = (
-                error.lineno
-                if isinstance(error, SyntaxError)
-                else lines[-1]
-                if lines
-                else None
-            )
-            message = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(
-                ":"
-            )
+            line = None
+            for frame in traceback.extract_tb(error.__traceback__):
+                if frame.filename == file:
+                    line = frame.lineno
+            if isinstance(error, SyntaxError):
+                line = error.lineno
+            words = [f"{type(error).__name__}:", *str(error).split()]
+            message = " ".join(words).rstrip(":")
             raise ValueError(
                 f"load={file!r}: line {line}: {message}; python {file!r} shows the traceback"
             ) from error

@@ -37,7 +37,6 @@ from fedjax_srp.lab.report import table
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.models import SplitModel
-from fedjax_srp.participation import Full
 from fedjax_srp.parts.checks import ArgumentError, as_annotated, check_known, short
 from fedjax_srp.parts.description import describe, describe_data, is_own, own_code
 from fedjax_srp.parts.options import REQUIRED, build
@@ -53,10 +52,8 @@ from fedjax_srp.results.records import (
     without,
 )
 
-OPTIONS_OF_DATA_OBJECTS = (
-    "validation",
-    "partition_seed",
-)  # options that also apply to data given as an object
+# options that also apply to data given as an object
+OPTIONS_OF_DATA_OBJECTS = ("validation", "partition_seed")
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
 _NAMED = ("method", "participation", "clock")
@@ -104,17 +101,13 @@ class Run:
         if not 0 <= self.seed < SEEDS:
             raise ValueError(f"seed={self.seed}: must lie between 0 and {SEEDS - 1}")
 
-    def __getstate__(
-        self,
-    ) -> dict[
-        str, Any
-    ]:  # without cached values, which may hold functions of loaded files
+    def __getstate__(self) -> dict[str, Any]:
+        # without cached values, which may hold functions of loaded files
         fields = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
-        return fields | {
-            "record": self.record
-        }  # made here: workers may know its classes under other names
+        # made here: workers may know its classes under other names
+        return fields | {"record": self.record}
 
     def with_seed(self, seed: int) -> Run:
         """Return the run with another seed, which shares all that does not depend on it."""
@@ -136,7 +129,9 @@ class Run:
     @functools.cached_property
     def _object(self) -> Method:
         """The method given as an object, with its policy."""
-        policy = Full() if self.participation is None else self.participation
+        policy = self.participation
+        if policy is None:
+            policy = methods.POLICIES["full"]()
         if isinstance(self.method, Method):
             if self.participation is not None:
                 raise ValueError(
@@ -253,10 +248,10 @@ class Run:
             described["model"] = found[MODEL]
             if not self._has_own_maker:
                 _within_codes(found["method"]["algorithm"]).pop("model", None)
-        is_in_method = isinstance(self.method, Method)
-        described["method" if is_in_method else "participation"] = (
-            [described["method"], policy] if is_in_method else policy
-        )
+        if isinstance(self.method, Method):
+            described["method"] = [described["method"], policy]
+        else:
+            described["participation"] = policy
         if "data" in self.data:
             found["data"] = of_data(self.dataset)
             described["data"] = describe_data(self.dataset)
@@ -277,16 +272,18 @@ class Run:
             own: option -> names of its own code.
         """
         settings = Settings(evaluations=evaluations, devices=1)
-        program = program_of_request(
-            Request(
-                self._made_for_data,
-                self.dataset,
-                clock=self.clock_object,
-                settings=settings,
-            )
+        request = Request(
+            self._made_for_data,
+            self.dataset,
+            clock=self.clock_object,
+            settings=settings,
         )
+        program = program_of_request(request)
+        found = with_names(program, itertools.chain(*own.values()))
+        if UNKNOWN not in program:
+            return found
         called = {}
-        for option in own if UNKNOWN in program else ():
+        for option in own:
             value = getattr(self, option)
             if option == "data":
                 value = value.get("data", "")
@@ -298,9 +295,9 @@ class Run:
                     f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
                 )
             called[option] = self.names[option]
-        return with_names(program, itertools.chain(*own.values())) | (
-            {"called": called} if called else {}
-        )
+        if called:
+            found["called"] = called
+        return found
 
     def differing(self, known: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Return the facts in which the run of a folder is another one: dotted name -> (asked for, known).
@@ -461,8 +458,10 @@ def recorded_jax_settings(record: Mapping[str, Any]) -> Iterator[None]:
     """Set JAX as it was in the process that made the record."""
     with contextlib.ExitStack() as stack:
         for name, default in JAX_SETTINGS.items():
-            now, wanted = getattr(jax.config, name), record["jax"].get(name, default)
-            if (context := getattr(jax, name.removeprefix("jax_"), None)) is not None:
+            now = getattr(jax.config, name)
+            wanted = record["jax"].get(name, default)
+            context = getattr(jax, name.removeprefix("jax_"), None)
+            if context is not None:
                 stack.enter_context(context(wanted))
             elif now != wanted:
                 stack.callback(jax.config.update, name, now)
@@ -504,17 +503,15 @@ def _load_data(given: Mapping[str, Any]) -> FederatedSource:
     try:
         if "data" not in given:
             return data.load(**_arguments_of_load(given))
-        own, share = given["data"], given["validation"]
-        return own if share is None else data.holdout(own, share, given["partition_seed"])
+        own = given["data"]
+        share = given["validation"]
+        if share is None:
+            return own
+        return data.holdout(own, share, given["partition_seed"])
     except ArgumentError as error:
         called = {name: option for option, name in _OF_LOAD.items()}
         called["fraction"] = "validation"
         raise error.renamed(called.get(error.argument, error.argument)) from None
-    except ValueError as error:  # of readers of files, about the name
-        text = str(error)
-        if not text.startswith("name="):
-            raise
-        raise ValueError(f"dataset={text.removeprefix('name=')}") from None
 
 
 def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
@@ -537,12 +534,10 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
     read = run_options.options_read(given)
     options = {}
     for word in sorted(given.keys() - run_options.FIXED - {"data"}):
-        is_known_by_name = (
-            isinstance(method, str) and word.partition(".")[0] not in run_options.OWNERS
-        )
-        if (
-            word not in read and not is_known_by_name
-        ):  # else `methods.choose` names the methods that read it
+        has_owner = word.partition(".")[0] in run_options.OWNERS
+        is_known_by_name = isinstance(method, str) and not has_owner
+        # else `methods.choose` names the methods that read it
+        if word not in read and not is_known_by_name:
             raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
     fields = {field.name for field in dataclasses.fields(Run)}
@@ -566,17 +561,20 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:
-    if ("data" in given) == ("dataset" in given):
-        missing = "dataset is missing; fedjax-srp list shows the data sets"
-        raise ValueError(
-            "data and dataset: give only one of the two" if "data" in given else missing
-        )
-    known = OPTIONS_OF_DATA_OBJECTS if "data" in given else run_options.DATA
-    if unread := [
-        name for name in run_options.DATA if name in given and name not in known
-    ]:
-        raise ValueError(
-            f"{unread[0]}: has no effect on data given as an object; leave it out"
-        )
-    found = {name: given.get(name, run_options.DATA[name].default) for name in known}
-    return {"data": given["data"], **found} if "data" in given else found
+    """Return the options of the data, with defaults; those of an object are few."""
+    is_object = "data" in given
+    if is_object and "dataset" in given:
+        raise ValueError("data and dataset: give only one of the two")
+    if not is_object and "dataset" not in given:
+        raise ValueError("dataset is missing; fedjax-srp list shows the data sets")
+    found = {}
+    if is_object:
+        found["data"] = given["data"]
+    for name, option in run_options.DATA.items():
+        if not is_object or name in OPTIONS_OF_DATA_OBJECTS:
+            found[name] = given.get(name, option.default)
+        elif name in given:
+            raise ValueError(
+                f"{name}: has no effect on data given as an object; leave it out"
+            )
+    return found

@@ -45,11 +45,12 @@ def as_method(history: History, method: Method, evaluations: Sequence[str]) -> H
     evaluation = {}
     if chooses_evaluation(type(method.algorithm)):
         evaluation[EVALUATION] = getattr(method.algorithm, EVALUATION)
-    algorithm = history.config["method"]["algorithm"] | evaluation
+    of_method = dict(history.config["method"])
+    of_method["name"] = method.name
+    of_method["algorithm"] = of_method["algorithm"] | evaluation
     config = {
         **history.config,
-        "method": history.config["method"]
-        | {"name": method.name, "algorithm": algorithm},
+        "method": of_method,
         "evaluations": list(evaluations),
     }
     scores = {name: history.accuracies[name] for name in evaluations}
