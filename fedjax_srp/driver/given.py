@@ -89,7 +89,7 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The given arrays in the expected containers; loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
     if argument == "start":
-        remedy += ", or parameters as model.init(key) returns them, SplitParams(representation, head)"
+        remedy += ", or parameters as model.init(key) returns them, SplitParams(representation, head) (docs/weights.md)"
     found, wanted = sealed_folders.named(given), sealed_folders.named(expected)
     for names, says in (
         (wanted.keys() - found.keys(), "lacks"),
@@ -111,6 +111,10 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
         if shape != like.shape or dtype != like.dtype:
             if shape == like.shape:
                 remedy = f"convert it by .astype({str(like.dtype)!r})"
+            elif shape == like.shape[::-1]:
+                remedy = "transpose it, as PyTorch's weights (docs/weights.md)"
+            elif sorted(shape) == sorted(like.shape):
+                remedy = "give its axes in this order (docs/weights.md)"
             raise ValueError(
                 f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
             )

@@ -126,6 +126,11 @@ WRONG = {
         OTHER,
         r"start: representation/fc1/\w+ is float32\[.*4\], expected float32\[.*3\]",
     ),
+    "PyTorch's order": (
+        FEDREP,
+        jax.tree.map(jnp.transpose, PRETRAINED),
+        r"start: \w+/\w+/kernel is .*, expected .*: transpose it, as PyTorch's weights",
+    ),
     "dtype": (
         FEDREP,
         jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PRETRAINED),
