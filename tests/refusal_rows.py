@@ -655,7 +655,7 @@ PARTS = {
     ),
     "queued": policy(
         participation.Queued,
-        {"concurrency": 0},
+        *each("concurrency", (0, 10**9)),
         {"weights": [1.0, -1.0]},
         {"weights": np.ones(3)},
         {"weights": -2.0},

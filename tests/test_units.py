@@ -122,6 +122,28 @@ def test_names_that_agree_with_the_unit_are_read(tmp_path, column, unit):
 
 
 @pytest.mark.parametrize(
+    ("name", "column", "remedy"),
+    [
+        ("compute", "minutes_per_batch", "convert it to 1/s"),
+        ("compute", "batches_per_hour", "convert it to 1/s"),
+        ("compute", "GFLOPS", "convert it to 1/s"),
+        ("downlink", "down_MBps", "units={'downlink': 'MB/s'}"),
+        ("downlink", "downMbps", "units={'downlink': 'Mbit/s'}"),
+        ("downlink", "down_Mb", "units={'downlink': 'Mbit/s'}"),
+        ("uplink", "uplink megabytes", "units={'uplink': 'MB/s'}"),
+        ("uplink", "up_GB", "convert it to B/s"),
+        ("uplink", "up_KiB", "convert it to B/s"),
+    ],
+)
+def test_names_of_other_units_are_refused(tmp_path, name, column, remedy):
+    path = tmp_path / "devices.csv"
+    path.write_text(f"{column}\n250\n")
+    message = refusal(read_devices, path, **{name: column})
+    assert column in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
     "units", [{"compute": "min"}, {"speed": "s"}, {"downlink": "Mbit"}, {"uplink": 3}]
 )
 def test_unknown_units_are_refused(own, units):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import lzma
 import math
@@ -49,19 +50,30 @@ _LINKS = {
     "Gbit/s": 1e9 / 8,
 }
 UNITS = {"compute": _SPEEDS | _TIMES, "downlink": _LINKS, "uplink": _LINKS}
-# Words in the name of a column -> the units that it may have.
-_SAID = {
+# Words in the name of a column -> the units that it may have; none for those that are not read.
+# Upper case is looked for first: MBps is no Mbps.
+_SAID: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), ("s",)),
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), ("ms",)),
     **dict.fromkeys(("latency", "duration", "time"), ("s", "ms")),
-    **dict.fromkeys(("byte", "bytes"), ("B/s",)),
-    **dict.fromkeys(("kb", "kbyte", "kbytes"), ("kB/s",)),
-    **dict.fromkeys(("mb", "mbyte", "mbytes"), ("MB/s",)),
+    **dict.fromkeys(("us", "usec", "microsecond", "microseconds"), ()),
+    **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), ()),
+    **dict.fromkeys(("mins", "minute", "minutes", "hour", "hours"), ()),
+    **dict.fromkeys(("mflops", "gflops", "tflops", "mhz", "ghz"), ()),
+    **dict.fromkeys(("Bps", "byte", "bytes"), ("B/s",)),
+    **dict.fromkeys(("KBps", "kBps", "kb", "kbyte", "kbytes"), ("kB/s",)),
+    **dict.fromkeys(("kilobyte", "kilobytes"), ("kB/s",)),
+    **dict.fromkeys(("MBps", "mb", "mbyte", "mbytes"), ("MB/s",)),
+    **dict.fromkeys(("megabyte", "megabytes"), ("MB/s",)),
+    **dict.fromkeys(("GBps", "gb", "gbyte", "gbytes", "gigabyte", "gigabytes"), ()),
+    **dict.fromkeys(("kib", "mib", "gib", "kibps", "mibps", "gibps"), ()),
     **dict.fromkeys(("bit", "bits", "bps"), ("bit/s",)),
-    **dict.fromkeys(("kbit", "kbits", "kbps"), ("kbit/s",)),
-    **dict.fromkeys(("mbit", "mbits", "mbps"), ("Mbit/s",)),
-    **dict.fromkeys(("gbit", "gbits", "gbps"), ("Gbit/s",)),
+    **dict.fromkeys(("Kb", "kbit", "kbits", "kbps", "kilobit", "kilobits"), ("kbit/s",)),
+    **dict.fromkeys(("Mb", "mbit", "mbits", "mbps", "megabit", "megabits"), ("Mbit/s",)),
+    **dict.fromkeys(("Gb", "gbit", "gbits", "gbps", "gigabit", "gigabits"), ("Gbit/s",)),
 }
+_LARGEST_UNPACKED = 1 << 31  # bytes of a file in xz
+_MOST_INTERVALS = 10**8  # of all devices together
 # The states of a table -> whether a device in it can train.
 _STATES = {"AVL": True, "AVL_TRAIN": True, "AVL_EVAL": False, "UN_AVL": False}
 # device -> its intervals, and the length of its trace
@@ -132,6 +144,14 @@ class AvailabilityTraces(NamedTuple):
         Example: `Available(clock, traces.intervals())`.
         """
         longest = float(self.period.max())
+        num_intervals = np.ceil(longest / self.period).max() * self.starts.size
+        if num_intervals > _MOST_INTERVALS:
+            raise ArgumentError(
+                "period",
+                float(self.period.min()),
+                f"is repeated up to the longest trace, {longest:g} s: {num_intervals:g} intervals",
+                "leave such short traces out",
+            )
         rows = []
         for starts, ends, period in zip(self.starts, self.ends, self.period, strict=True):
             is_interval = starts < ends
@@ -177,11 +197,15 @@ def read_times(
         remedy = "give a .csv or .npy with a row per round, a column per client"
         raise ArgumentError("path", Path(file), "is no file", remedy)
     try:
+        with open_file(Path(file)) as stored:
+            content = stored.read()
         if file.endswith(".npy"):
             names: list[str] = []
-            table = np.load(file, allow_pickle=False)
+            table = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            if table.ndim != 2 or table.dtype.kind not in "biuf":
+                raise ValueError(f"{table.dtype} of shape {table.shape}")
         else:
-            text = Path(file).read_text(encoding="utf-8-sig")
+            text = content.decode("utf-8-sig")
             names, lines = _header(file, text.splitlines(), client_names)
             with warnings.catch_warnings(action="error", category=UserWarning):
                 # NumPy warns of an empty file.
@@ -518,7 +542,12 @@ def _content(file: Path) -> tuple[Any, bool]:
         with open_file(file) as stream:
             raw = stream.read()
         if file.suffix == ".xz":
-            raw = lzma.decompress(raw)
+            with lzma.open(io.BytesIO(raw)) as unpacked:
+                raw = unpacked.read(_LARGEST_UNPACKED + 1)
+            _require(
+                len(raw) <= _LARGEST_UNPACKED,
+                f"unpacks to more than {_LARGEST_UNPACKED} bytes; leave devices out",
+            )
     except (OSError, lzma.LZMAError) as error:
         raise ValueError(
             f"cannot be read ({error}); give a .json or .csv file, "
@@ -624,14 +653,22 @@ def _columns(
 
 def _check_unit(name: str, column: str, unit: str) -> None:
     """Raise a ValueError if the name of a column says another unit than it is read in."""
-    words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", column).lower())
+    words = re.findall("[a-zA-Z]+", re.sub("([a-z]{2})([A-Z])", r"\1 \2", column))
     for before, word in zip(["", *words], words, strict=False):
-        said = [each for each in _SAID.get(word, ()) if each in UNITS[name]]
-        if said and before != "per" and unit not in said:
-            raise ValueError(
-                f"column {column!r} of {name} is read in {unit}, and its name says "
-                f"{' or '.join(said)}; give units={{{name!r}: {said[0]!r}}}, or rename the column"
-            )
+        known = _SAID.get(word, _SAID.get(word.lower()))
+        is_rate = bool(known) and before.lower() == "per"
+        if known is None or is_rate or unit in known:
+            continue
+        said = [each for each in known if each in UNITS[name]]
+        remedy = f"convert it to {unit}, and rename the column"
+        if said:
+            remedy = f"give units={{{name!r}: {said[0]!r}}}, or rename the column"
+        elif known:  # of another measure: in milliseconds, of a link
+            continue
+        raise ValueError(
+            f"column {column!r} of {name} is read in {unit}, and its name says "
+            f"{' or '.join(said) or word}; {remedy}"
+        )
 
 
 def _is_measured(speed: Any) -> bool:
@@ -658,6 +695,11 @@ def _intervals_of_states(rows: list[Mapping[str, Any]]) -> _ByDevice:
     for row in rows:
         device = row["device"]
         time = _seconds(row, "t_start_s")
+        if time < periods[device]:
+            raise ValueError(
+                f"device {device!r} has t_start_s {time:g} after {periods[device]:g}; sort "
+                "the lines by time"
+            )
         periods[device] = time
         state = row["state"]
         if state not in _STATES:
@@ -724,6 +766,7 @@ def _checked_intervals(
                 f"intervals of device {names[device]!r} overlap, or leave its trace of "
                 f"{period:g} s; mend or drop it"
             )
+        _require(names[device] != "", "a device has no name in column 'device'")
         starts[device, : len(ordered)] = ordered[:, 0]
         ends[device, : len(ordered)] = ordered[:, 1]
     return AvailabilityTraces(starts, ends, np.asarray(periods, float))

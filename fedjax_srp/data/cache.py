@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp.parts.files import open_file
+from fedjax_srp.parts.files import check_archive, open_file
 from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
@@ -57,7 +57,9 @@ def cached(
         with contextlib.suppress(OSError), open_file(file) as stored:
             try:
                 # zip files have a CRC-32 of each array
-                arrays = dict(np.load(stored, allow_pickle=False))
+                kept = np.load(stored, allow_pickle=False)
+                check_archive(kept.zip)
+                arrays = dict(kept)
                 if arrays.pop("origin").tolist() == [fingerprint, *arrays]:
                     _check_lengths(arrays)
                     return arrays

@@ -56,15 +56,15 @@ def read(folder: Path) -> RawArrays:
     parts = []
     for kind in ("train", "test"):
         x = _inputs(folder, root, kind)
-        y = _table(folder, root / kind / f"y_{kind}.txt", int)
-        subjects = _table(folder, root / kind / f"subject_{kind}.txt", int)
+        y = _column(folder, root / kind / f"y_{kind}.txt")
+        subjects = _column(folder, root / kind / f"subject_{kind}.txt")
         with reading(folder, root / kind, _LAYOUT):
             if not len(x) == len(y) == len(subjects):
                 raise LayoutError(
                     f"X_{kind}.txt or its signals have {len(x)} rows, y_{kind}.txt {len(y)} and "
                     f"subject_{kind}.txt {len(subjects)}; copy the three again"
                 )
-            parts.append((x, y[:, 0], subjects[:, 0]))
+            parts.append((x, y, subjects))
             if parts[0][0].shape[1] != x.shape[1]:
                 raise LayoutError(
                     f"X_{kind}.txt has {x.shape[1]} columns, X_train.txt "
@@ -84,10 +84,21 @@ def _table(folder: Path, path: Path, kind: type[float] | type[int]) -> np.ndarra
     with reading(folder, path, _LAYOUT), open_file(path) as file:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a file without rows
-            table = np.loadtxt(file, dtype=kind, ndmin=2)
+            table = np.loadtxt(file, dtype=kind, comments=None, ndmin=2)
         if not table.size:
             raise LayoutError("has no rows; copy it again")
         return table
+
+
+def _column(folder: Path, path: Path) -> np.ndarray:
+    """Return the integers of a text file with one in each line."""
+    table = _table(folder, path, int)
+    with reading(folder, path, _LAYOUT):
+        if table.shape[1] != 1:
+            raise LayoutError(
+                f"has {table.shape[1]} columns in place of one; copy it again"
+            )
+    return table[:, 0]
 
 
 def _names(text: str, classes: np.ndarray) -> tuple[str, ...]:
@@ -96,5 +107,7 @@ def _names(text: str, classes: np.ndarray) -> tuple[str, ...]:
     for line in text.splitlines():
         if line.strip():
             number, name = line.split(maxsplit=1)
+            if int(number) in by_number:
+                raise LayoutError(f"names class {number} twice; copy it again")
             by_number[int(number)] = name.strip()
     return tuple(by_number[number] for number in classes.tolist())

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.rows import LayoutError, Rows, of_clients, raw_arrays, reading
+from fedjax_srp.parts.files import check_fits_memory
 from fedjax_srp.parts.libraries import needed_by
 
 _LAYOUT = "a layout of HDF5, groups train/<client> and test/<client> of arrays x and y"
@@ -33,7 +34,7 @@ def _pair(folder: Path) -> tuple[Path, Path] | None:
     for suffix in SUFFIXES:
         for train in sorted(folder.glob(f"[!.]*_train{suffix}")):
             test = train.with_name(train.name.replace("_train", "_test"))
-            if test.is_file():
+            if train.is_file() and test.is_file():
                 return train, test
     return None
 
@@ -59,13 +60,22 @@ def _read(name: Path, path: Path, groups: tuple[str, ...], kind: str) -> Rows | 
         import h5py  # pyright: ignore[reportMissingImports] (not required)
     with reading(name, path, _LAYOUT), h5py.File(path, "r") as file:
         for group in groups:
-            if group in file or not group:
+            if group in list(file) or not group:
                 clients = {}
-                found: Any = file[group] if group else file
+                found: Any = _member(file, group) if group else file
                 for client in found:
-                    clients[client] = _columns(client, found[client])
+                    clients[client] = _columns(client, _member(found, client))
                 return of_clients(clients, kind)
     return None
+
+
+def _member(group: Any, name: str) -> Any:
+    """Return a member of a group; links, which may lead to other files, are refused."""
+    import h5py  # pyright: ignore[reportMissingImports] (not required)
+
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise LayoutError(f"{name!r} is a link; write the arrays themselves there")
+    return group[name]
 
 
 def _columns(client: str, group: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -78,5 +88,12 @@ def _columns(client: str, group: Any) -> tuple[np.ndarray, np.ndarray]:
                 f"client {client!r} has {', '.join(names) or 'no arrays'}; give it arrays "
                 f"of inputs and of labels, e.g. {known[0]}"
             )
-        columns.append(np.asarray(group[chosen[0]][()]))
+        array = _member(group, chosen[0])
+        if array.is_virtual or array.external:
+            raise LayoutError(
+                f"client {client!r} has its {chosen[0]} in another file; write the numbers "
+                "themselves there"
+            )
+        check_fits_memory(array.nbytes)
+        columns.append(np.asarray(array[()]))
     return columns[0], columns[1]

@@ -7,14 +7,17 @@ where torchvision writes.
 from __future__ import annotations
 
 import gzip
+import io
+import math
 import re
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.rows import LayoutError, Rows, raw_arrays, reading
-from fedjax_srp.parts.files import open_file
+from fedjax_srp.parts.files import check_fits_memory, open_file
 
 _LAYOUT = "IDX format, as MNIST's train-images-idx3-ubyte"
 _IMAGES = re.compile(r"(.*?)(train|t10k|test)([-_.]images[-.]idx(\d)-ubyte)(\.gz)?")
@@ -84,12 +87,15 @@ def decode(content: bytes) -> np.ndarray:
 
     Two zeros, a type, the number of axes, their lengths, then the entries, big-endian.
     """
+    stream: BinaryIO = io.BytesIO(content)
     if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    if content[:2] != b"\0\0" or len(content) < 4 or content[2] not in _TYPES:
+        stream = cast("BinaryIO", gzip.GzipFile(fileobj=stream))
+    head = stream.read(4)
+    if head[:2] != b"\0\0" or len(head) < 4 or head[2] not in _TYPES:
         raise ValueError("it does not begin as IDX")
-    num_axes = content[3]
-    shape = np.frombuffer(content, ">u4", num_axes, offset=4).tolist()
-    dtype = np.dtype(_TYPES[content[2]])
-    flat = np.frombuffer(content, dtype, offset=4 + 4 * num_axes)
+    shape = np.frombuffer(stream.read(4 * head[3]), ">u4").tolist()
+    dtype = np.dtype(_TYPES[head[2]])
+    num_bytes = math.prod(shape) * dtype.itemsize
+    check_fits_memory(num_bytes)
+    flat = np.frombuffer(stream.read(num_bytes + 1), dtype)  # one more, to see the end
     return flat.reshape(shape).astype(dtype.newbyteorder("="))

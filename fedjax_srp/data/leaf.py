@@ -263,6 +263,9 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
 def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray]:
     """Return the columns x, users and, if `is_labelled`, y of a file's content."""
     users = list(dict.fromkeys(content["users"]))
+    unlisted = content["user_data"].keys() - users
+    if unlisted:
+        raise ValueError(f"user {min(unlisted)!r} is in user_data and not in users")
     counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
     all_inputs = []
     all_labels = []

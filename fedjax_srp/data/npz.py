@@ -17,7 +17,7 @@ from fedjax_srp.data.raw import LoadError, RawArrays
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.data.rows import numbered, reading
 from fedjax_srp.parts.checks import checked, nearest
-from fedjax_srp.parts.files import open_file
+from fedjax_srp.parts.files import check_archive, open_file
 from fedjax_srp.results import atomic
 
 _METADATA = ("scale", "offset", "num_classes", "user_names", "class_names")
@@ -57,6 +57,7 @@ def read(path: Path) -> RawArrays:
             file = np.load(stored, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError(f"it is an .npy file of one array of shape {file.shape}")
+            check_archive(file.zip)
             entries = list(file.files)
             names = {name: name for name in _KNOWN}
             if "x_train" not in entries and {*_MEDMNIST.values()} <= {*entries}:
@@ -94,7 +95,13 @@ def read(path: Path) -> RawArrays:
     names |= {name: name for name in _METADATA if name in arrays}
     found: dict[str, Any] = {field: arrays[name] for field, name in names.items()}
     if "class_names" in found:
-        found["class_names"] = tuple(map(str, found["class_names"].tolist()))
+        class_names = found["class_names"]
+        if class_names.ndim != 1 or class_names.dtype.kind != "U":
+            raise ValueError(
+                f"name={str(path)!r}: class_names is {class_names.dtype} of shape "
+                f"{class_names.shape}; give a list of texts, one for each class"
+            )
+        found["class_names"] = tuple(class_names.tolist())
         return RawArrays(**found)
     with reading(path, path, "the layout of arrays x_train, y_train, x_test, y_test"):
         num_classes = None

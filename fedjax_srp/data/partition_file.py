@@ -171,9 +171,13 @@ def _of_csv(text: str) -> dict[str, dict[str, list[int]]]:
         client = str(line["client"] or "").strip()
         split = str(line.get("split", "train") or "").strip()
         row = str(line["row"] or "").strip()
+        if None in line:  # of what is beyond the columns
+            raise ValueError(
+                f"line {number} has more entries than the {len(columns)} columns"
+            )
         if split not in parts:
             raise ValueError(f"line {number} has the split {split!r}, not train or test")
-        if not client or not (row.isascii() and row.isdecimal()):
+        if not client or "\0" in client or not (row.isascii() and row.isdecimal()):
             raise ValueError(f"line {number} has client {client!r} and row {row!r}")
         parts[split].setdefault(client, []).append(int(row))
     if "split" in columns and not parts["test"]:

@@ -18,7 +18,13 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from typing_extensions import override
 
+from fedjax_srp.parts.files import check_archive
+
 _PLAIN = re.compile(r"[<>|=]?([biuf]\d{1,2}|\?|O8?|[US]\d{1,6})")
+
+
+# entries of lists, a shared one counted each time, that a small pickle may have
+_MOST_SHARED = 10**7
 
 
 class _Type:
@@ -125,21 +131,25 @@ def load(file: BinaryIO) -> Any:
         # the unpickler reserves memory for all entries before this one
         if "PUT" in operation.name and (argument or 0) > len(content):
             raise UnpicklingError(f"its memo has an entry {argument}")
-    return _plain(_Reader(io.BytesIO(content)).load(), {})
+    plain = _plain(_Reader(io.BytesIO(content)).load(), {})
+    if _num_entries(plain, {}) > max(len(content), _MOST_SHARED):
+        raise UnpicklingError("its lists contain each other too often")
+    return plain
 
 
 def load_npz(file: BinaryIO) -> dict[str, Any]:
     """Return the entries of an .npz file, also of those that hold Python objects."""
     entries = {}
     with zipfile.ZipFile(file) as archive:
+        check_archive(archive)
         for name in archive.namelist():
             if name.endswith(".npy"):
-                entries[name.removesuffix(".npy")] = _entry(archive.read(name))
+                with archive.open(name) as entry:
+                    entries[name.removesuffix(".npy")] = _entry(entry)
     return entries
 
 
-def _entry(content: bytes) -> Any:
-    file = io.BytesIO(content)
+def _entry(file: Any) -> Any:
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_2_0
     if version == (1, 0):
@@ -148,7 +158,7 @@ def _entry(content: bytes) -> Any:
     if dtype.hasobject:
         return load(file)
     file.seek(0)
-    return np.load(file, allow_pickle=False)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _plain(value: Any, known: dict[int, Any]) -> Any:
@@ -161,7 +171,8 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:
         if value.entries is not None:
             entries = _plain(value.entries, known)
             plain = np.empty(len(entries), object)
-            plain[:] = entries
+            for i, entry in enumerate(entries):  # lists, too, are single entries
+                plain[i] = entry
             plain = plain.reshape(value.shape, order=value.order)
             if plain.ndim == 0:
                 plain = plain.item()
@@ -175,3 +186,16 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:
         plain = type(value)([_plain(entry, known) for entry in value])
     known[id(value)] = plain
     return plain
+
+
+def _num_entries(value: Any, known: dict[int, int]) -> int:
+    """Count the entries of lists and dicts at all depths; a list that is in another twice counts twice."""
+    if id(value) in known:
+        return known[id(value)]
+    inner = value if isinstance(value, list | tuple) else ()
+    if isinstance(value, dict):
+        inner = value.values()
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        inner = value.ravel().tolist()
+    known[id(value)] = 1 + sum(_num_entries(entry, known) for entry in inner)
+    return known[id(value)]

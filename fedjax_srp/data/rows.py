@@ -427,6 +427,11 @@ def check_columns(raw: RawArrays) -> None:
         if users is None:
             continue
         users = as_array(f"users_{kind}", users)
+        if users.dtype.kind == "f" and np.isnan(users).any():
+            row = int(np.argwhere(np.isnan(users))[0, 0])
+            raise ValueError(
+                f"users_{kind}[{row}]: the user is missing; leave the row out, or name one"
+            )
         if raw.user_names is not None and not _are_numbered(users, len(raw.user_names)):
             raise ValueError(
                 f"user_names: users_{kind} are not 0..{len(raw.user_names) - 1}; give the "

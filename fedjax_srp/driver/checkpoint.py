@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -20,6 +20,8 @@ from fedjax_srp.results.sealed_folders import SEAL
 from fedjax_srp.rounds.round import SimulationState
 
 KEPT = 2  # snapshots, in case one is damaged
+# structure of the facts in the seal of a snapshot
+_FACTS = {"fingerprint": dict, "records": {"bytes": int, "digest": str}}
 
 
 class Snapshot(NamedTuple):
@@ -100,11 +102,7 @@ class Checkpoints:
         for step in found:
             sealed_folders.check_not_foreign(self._path / str(step))
             with contextlib.suppress(DamagedError):
-                self._check_facts(
-                    json_files.read_json(self._path / str(step) / SEAL)["facts"][
-                        "fingerprint"
-                    ]
-                )
+                self._check_facts(_facts(self._path / str(step))["fingerprint"])
         if found and found[0] > num_rounds:
             raise ValueError(
                 f"num_rounds={num_rounds}: checkpoint_dir={str(self._path)!r} holds {found[0]} rounds of this run; "
@@ -116,9 +114,10 @@ class Checkpoints:
             folder, log = self._path / str(step), Log(self._path)
             try:
                 arrays = sealed_folders.read(folder, like)
-                records = Records(
-                    log.read(json_files.read_json(folder / SEAL)["facts"]["records"])
-                )
+                with errors.reading("the log of its rounds", "is not that of a run"):
+                    records = Records(log.read(_facts(folder)["records"]))
+                    if records["compute_time"].shape[1] != step:
+                        raise ValueError("another number of rounds")
             except DamagedError as error:
                 damages.append(f"{str(folder)!r} is damaged ({error})")
                 continue
@@ -174,6 +173,18 @@ def _arrays(state: SimulationState) -> dict[str, Any]:
     return {
         f"state/{place:05}": leaf for place, leaf in enumerate(jax.tree.leaves(state))
     }
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """Return the facts in the seal of a snapshot.
+
+    Raises:
+        DamagedError: they are not those of a snapshot.
+    """
+    facts = json_files.read_json(folder / SEAL).get("facts")
+    if not json_files.has_structure(facts, _FACTS):
+        raise DamagedError(f"{SEAL} is not that of a checkpoint")
+    return cast("dict[str, Any]", facts)
 
 
 def snapshots(path: Path) -> list[int]:

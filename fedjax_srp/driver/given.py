@@ -9,6 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fedjax_srp.base import (
     ClientState,
@@ -88,7 +89,7 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The given arrays in the expected containers; loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
     if argument == "start":
-        remedy += ", or parameters as model.init(key) returns them, SplitParams(representation, head)"
+        remedy += ", or parameters as model.init(key) returns them, SplitParams(representation, head) (docs/weights.md)"
     found, wanted = sealed_folders.named(given), sealed_folders.named(expected)
     for names, says in (
         (wanted.keys() - found.keys(), "lacks"),
@@ -98,11 +99,22 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
             shown = min(names) or "an array that is not in a container"
             raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
     for name, like in wanted.items():
-        shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
+        shape = jnp.shape(found[name])
+        try:
+            dtype = jnp.asarray(found[name]).dtype
+        except (TypeError, ValueError):
+            problem = f"{name or 'it'} is no array of numbers"
+            raise ArgumentError(
+                argument, found[name], problem, "give plain arrays of NumPy or JAX"
+            ) from None
         dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
         if shape != like.shape or dtype != like.dtype:
             if shape == like.shape:
                 remedy = f"convert it by .astype({str(like.dtype)!r})"
+            elif shape == like.shape[::-1]:
+                remedy = "transpose it, as PyTorch's weights (docs/weights.md)"
+            elif sorted(shape) == sorted(like.shape):
+                remedy = "give its axes in this order (docs/weights.md)"
             raise ValueError(
                 f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
             )
@@ -126,8 +138,24 @@ def fitted_start(
         "params" in start if isinstance(start, Mapping) else hasattr(start, "params")
     )
     if hasattr(server, "params") and not has_params:
-        return fitted("start", start, server.params)
-    return fitted("start", start, server)
+        return _finite(fitted("start", start, server.params))
+    state = fitted("start", start, server)
+    _finite(getattr(state, "params", state))  # others may have nan where nothing was seen
+    return state
+
+
+def _finite(params: PyTree) -> PyTree:
+    """Return the parameters of a start, or raise a ValueError for nan and infinity."""
+    for name, leaf in sealed_folders.named(params).items():
+        is_known = not isinstance(leaf, Tracer) and not is_key(leaf)
+        if is_known and not jnp.isfinite(leaf).all():
+            raise ArgumentError(
+                "start",
+                leaf,
+                f"{name} has nan or infinity, as parameters of a run that diverged",
+                "give finite parameters",
+            )
+    return params
 
 
 def checksum(start: PyTree) -> str:

@@ -108,7 +108,7 @@ class Log:
         for copy in self._copies:
             try:
                 with open_file(copy) as file:
-                    content = file.read(mark["bytes"])
+                    content = file.read()[: mark["bytes"]]
             except OSError:
                 continue
             if hashlib.sha256(content).hexdigest() == mark["digest"]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Clock, ParticipationPolicy, WorkCosts
+from fedjax_srp.base import Clock, ParticipationPolicy, RoundInfo, WorkCosts
 from fedjax_srp.participation import Uniform
 from fedjax_srp.parts.checks import ArgumentError, as_annotated
 from fedjax_srp.parts.libraries import PRIVACY, needed_by
@@ -33,7 +34,7 @@ class PrivacyLoss(NamedTuple):
     is_amplified: bool
     adjacency: str
     basis: str  # of epsilon: a theorem, or that there is none
-    uncovered: tuple[str, ...]  # reports, which leave clients without noise
+    uncovered: tuple[str, ...]  # reports and metrics, which leave clients without noise
 
     def __str__(self) -> str:
         lines = f"epsilon = {self.epsilon:.4g} at delta = {self.delta:g}, {self.basis}; neighbours: {self.adjacency}."
@@ -98,6 +99,8 @@ def privacy_loss(
         epsilon = min(sampled, without)
     is_amplified = epsilon < without
     uncovered = [f"the reports {name!r}" for name in participation.needs]
+    metrics = _metrics_read(participation, num_clients)
+    uncovered += [f"the metric {name!r}" for name in metrics]
     return PrivacyLoss(
         epsilon=epsilon,
         delta=delta,
@@ -133,6 +136,47 @@ def _epsilon(
     )
     accountant.compose(event, num_rounds)
     return float(accountant.get_epsilon(delta))
+
+
+class _Metrics(Mapping[str, jax.Array]):
+    """Metrics of a round of any name, which knows those that were read."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> jax.Array:
+        self.read[name] = None
+        return jnp.zeros(())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read)
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+
+def _metrics_read(participation: ParticipationPolicy, num_clients: int) -> list[str]:
+    """Return the metrics of rounds that the state of a policy is updated with."""
+    metrics = _Metrics()
+    number = jnp.int32(0)
+    number_of_each = jnp.zeros(num_clients)
+
+    def update(key: jax.Array) -> None:
+        info = RoundInfo(
+            round=number,
+            stage=number,
+            cohort_size=number,
+            compute_time=jnp.zeros(()),
+            communicated=jnp.asarray(True),
+            global_grad_norm=jnp.zeros(()),
+            finite=jnp.asarray(True),
+            metrics=metrics,
+            reports=dict.fromkeys(participation.needs, number_of_each),
+        )
+        participation.update(participation.init(key, num_clients), info)
+
+    jax.eval_shape(update, jax.random.key(0))
+    return list(metrics.read)
 
 
 def _come_and_go(clock: Clock | None, num_clients: int) -> bool:

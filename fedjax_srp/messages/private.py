@@ -90,8 +90,8 @@ class Private(Wrapper):
 
     Protected are the server's states and all that follows from them: downloads, evaluations of the server's model. Not
     protected are what a simulation records beside (accuracies, losses, `info`), what a client computes for itself with
-    its own state, and reports that a policy reads, such as Oort's losses, with the cohorts that follow from them:
-    `epsilon` lists these. Noise is that of floats, without the care that a deployment takes of them.
+    its own state, and reports and metrics that a policy reads, such as Oort's losses, with the cohorts that follow
+    from them: `epsilon` lists these. Noise is that of floats, without the care that a deployment takes of them.
 
     Refused are algorithms whose clients' data reach others otherwise than through this gate: asynchronous ones, those
     whose downloads mix other clients' states (FedAMP, FedPAC), passes before the first round, messages that are a short
@@ -110,7 +110,8 @@ class Private(Wrapper):
             fixed.
         clip_step_size: eta_C, of the logarithm of the clip.
         count_noise: sigma_b, the noise in the number of clients within the clip, which must be more than
-            noise_multiplier / 2; None: denominator / 20, as in Andrew et al., which needs a denominator.
+            noise_multiplier / 2 (where both are traced, as under `jax.vmap`, other numbers give nan); None:
+            denominator / 20, as in Andrew et al., which needs a denominator.
         unsent: for what the server keeps of parts that no real client sends (`Uncharged`: the mean of FedRep's heads),
             which no noise protects. "refuse", or "initial": it stays as it began, so that evaluations that start from
             the mean head start from the initial one.

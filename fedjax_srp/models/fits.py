@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Examples, Key, member_of, name_of_data
-from fedjax_srp.parts.checks import per_example
-from fedjax_srp.parts.part import remedy_of
+from fedjax_srp.parts.checks import is_ours, per_example
+from fedjax_srp.parts.part import reason_of
 
 ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
 
@@ -99,7 +99,16 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
         return _Misfit("takes classes", f"labels that are {y.dtype}; {remedy}")
 
     inputs = jax.ShapeDtypeStruct(x.shape, model.input_dtype)
-    outputs = jax.eval_shape(_outputs_of, model, inputs, jax.random.key(0))
+    try:
+        outputs = jax.eval_shape(_outputs_of, model, inputs, jax.random.key(0))
+    except (TypeError, ValueError) as error:
+        if is_ours(error):
+            raise
+        shapes = f"inputs of shape {inputs.shape}"
+        failed = f"{shapes}, on which it fails: {reason_of(error)}"
+        raise ValueError(
+            f"model {model.name!r}: a batch has {failed}; mend its init or logits"
+        ) from error
     returns = f"returns {outputs.shape[1:]} for an example"
     labels = f"labels of shape {y.shape[1:]}"
     if model.takes_classes:
@@ -118,12 +127,7 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
             per_example(jax.eval_shape(_losses_of, model, outputs, y), len(y))
             is_broadcast = _pairs_all(model, outputs, y)
     except (TypeError, ValueError) as error:
-        reason = str(error)
-        remedy = remedy_of(error)  # after the first of JAX's lines
-        if remedy:
-            reason = reason.partition("\n")[0]
-        reason = " ".join(reason.split())
-        return _Misfit(returns, f"{labels}, on which its loss fails: {reason}{remedy}")
+        return _Misfit(returns, f"{labels}, on which its loss fails: {reason_of(error)}")
     if is_broadcast:
         return _Misfit(
             returns,

@@ -21,7 +21,7 @@ from fedjax_srp.models.fits import check_fits
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
 from fedjax_srp.parts.checks import check_integer, nearest, short
-from fedjax_srp.parts.part import Count, field, part, undefined
+from fedjax_srp.parts.part import Count, field, part, reason_of, undefined
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
@@ -381,7 +381,7 @@ def _layer_errors(layer: Layer, x: Array) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, FlaxError) as error:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        reason = reason_of(error)
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(
             f"layer {layer.name!r}, module(x) with x {shape}: {reason}; a module takes only x, "

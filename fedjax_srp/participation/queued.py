@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedjax_srp.base import Array, ClientTimes, Cohort, JobsBy, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import make_cohort
 from fedjax_srp.parts.checks import INT32_MAX
-from fedjax_srp.parts.part import Above, Count, part
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, part
 
 
 class QueuedState(NamedTuple):
@@ -67,7 +67,7 @@ class Queued(ParticipationPolicy):
 
     asynchronous: ClassVar[bool] = True
     jobs_by: ClassVar[tuple[JobsBy, ...]] = ("stage",)
-    concurrency: Count = 10
+    concurrency: Annotated[int, AtLeast(1), AtMost(1_000_000)] = 10
     weights: Annotated[
         float | jax.Array | np.ndarray,
         Above(0),

@@ -8,6 +8,8 @@ import io
 import os
 import stat
 import sys
+import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,21 @@ def read_text(path: Path) -> str:
     """Return the text of a small file, see `open_file`."""
     with open_file(path, LARGEST_TEXT) as file:
         return file.read().decode("utf-8")
+
+
+def check_archive(archive: zipfile.ZipFile) -> None:
+    """Raise a ValueError for two entries of one name, or entries that unpack to more than the memory."""
+    entries = archive.infolist()
+    for name, number in Counter(entry.filename for entry in entries).items():
+        if number > 1:
+            raise ValueError(f"it has {number} entries {name!r}")
+    check_fits_memory(sum(entry.file_size for entry in entries))
+
+
+def check_fits_memory(num_bytes: int) -> None:
+    """Raise a ValueError for arrays that are larger than the memory, before they are read."""
+    if num_bytes > machine_memory():
+        raise ValueError(f"{num_bytes} bytes are too many to read")
 
 
 def machine_memory() -> int:

@@ -404,3 +404,12 @@ def remedy_of(error: Exception) -> str:
     if not is_read:
         return ""
     return "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error in one line; where a traced value was read, the first of JAX's lines, and the remedy."""
+    reason = str(error)
+    remedy = remedy_of(error)
+    if remedy:
+        reason = reason.partition("\n")[0]
+    return (" ".join(reason.split()).rstrip(".") or type(error).__name__) + remedy

@@ -467,6 +467,17 @@ def test_epsilon_of_uniform_cohorts_is_that_of_the_library():
     assert not loss.is_amplified
 
 
+@srp.part
+class Watching(srp.participation.Fastest):
+    """A policy with a state from a metric, whose mean has no noise."""
+
+    def init(self, key, num_clients):
+        return jnp.zeros(())
+
+    def update(self, state, info):
+        return info.metrics["train_accuracy"]
+
+
 def test_only_uniform_cohorts_amplify():
     pytest.importorskip("dp_accounting")
     policies = srp.participation
@@ -488,6 +499,8 @@ def test_only_uniform_cohorts_amplify():
         assert "WITHOUT amplification" in str(loss)
         is_told = "training_loss" in str(loss) and "cohorts that follow" in str(loss)
         assert is_told == isinstance(policy, policies.Oort)
+    watched = str(algorithm.epsilon(Watching(5), 50, 100, 1e-3))
+    assert "Not covered: the metric 'train_accuracy', which leave" in watched
     away = srp.clocks.Available(CLOCK, srp.clocks.DayNight(24.0))
     loss = algorithm.epsilon(policies.Uniform(5), 50, 100, 1e-3, clock=away)
     assert not loss.is_amplified

@@ -104,3 +104,24 @@ def test_numbers_that_may_be_names_or_times_are_refused(header, names, reason, t
     file.write_text(header.replace(",", ".0,") + "\n5,6,7,8\n")
     table = srp.clocks.read_times(file, ["1", "2", "3", "4"])
     np.testing.assert_array_equal(table[1], [5, 6, 7, 8])
+
+
+WRONG_ARRAYS = {
+    "three axes": np.ones((2, 2, 2)),
+    "texts": np.array([["1", "2"]]),
+    "complex numbers": np.array([[1j, 2]]),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_ARRAYS)
+def test_an_array_that_is_no_table_of_times(kind, tmp_path):
+    np.save(tmp_path / "times.npy", WRONG_ARRAYS[kind])
+    with refused("is not a table of numbers"):
+        srp.clocks.read_times(tmp_path / "times.npy")
+
+
+def test_an_archive_of_arrays_is_no_table_of_times(tmp_path):
+    np.savez(tmp_path / "times.npz", times=np.ones((2, 2)))
+    (tmp_path / "times.npz").rename(tmp_path / "times.npy")
+    with refused("is not a table of numbers"):
+        srp.clocks.read_times(tmp_path / "times.npy")

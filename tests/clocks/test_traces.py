@@ -204,6 +204,16 @@ def test_pickles_are_refused_without_reading_them_and_compressed_files_are_read(
             "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n",
             "name one of t, u",
         ),
+        (
+            read_availability,
+            "device,t_start_s,state\nann,0,UN_AVL\nann,9,UN_AVL\nann,5,AVL\nann,20,UN_AVL\n",
+            "device 'ann' has t_start_s 5 after 9; sort",
+        ),
+        (
+            read_availability,
+            "device,start,end\n,0,4\n,5,9\n",
+            "a device has no name in column 'device'",
+        ),
         (  # words of another library, in which nobody would ever be available
             read_availability,
             "device,t_start_s,state\nann,0,on\nann,54,off\nann,890,on\n",
@@ -221,7 +231,7 @@ def test_pickles_are_refused_without_reading_them_and_compressed_files_are_read(
         ),
         (
             read_availability,
-            "device,t_start_s,state\nann,0,AVL\nann,9,UN_AVL\nann,5,AVL\nann,7,AVL\n",
+            "device,start,end\nann,0,9\nann,5,7\n",
             "intervals of device 'ann' overlap",
         ),
         (
@@ -240,6 +250,21 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message)
     with refused(message) as error:
         read(write(tmp_path, content))
     assert "traces.json" in str(error.value)
+
+
+def test_a_short_trace_beside_a_long_one_is_not_repeated_without_end(tmp_path):
+    table = "device,start,end\nann,0,1e-6\nbob,0,1e6\n"
+    with refused("period=1e-06 is repeated up to the longest trace, 1e.06 s"):
+        read_availability(write(tmp_path, table)).intervals()
+
+
+def test_a_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.clocks.traces._LARGEST_UNPACKED", 1 << 20)
+    path = tmp_path / "traces.json.xz"
+    path.write_bytes(lzma.compress(bytes(1 << 21)))
+    for read in (read_devices, read_availability):
+        with refused("unpacks to more than 1048576 bytes"):
+            read(path)
 
 
 def test_wrong_arguments_are_refused(tmp_path):

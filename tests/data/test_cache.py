@@ -73,6 +73,15 @@ def test_a_damaged_cache_is_decoded_again(reason, data_dir):
     assert_same(read(data_dir, fails))
 
 
+def test_a_cache_that_unpacks_to_more_than_the_memory(data_dir, monkeypatch):
+    """Whoever wrote the data may have written the cache beside them, too."""
+    read(data_dir)
+    np.savez_compressed(place_of(data_dir), x=np.zeros(1 << 18))
+    monkeypatch.setattr("fedjax_srp.parts.files.machine_memory", lambda: 1 << 20)
+    with pytest.warns(UserWarning, match="damaged .*bytes are too many to read"):
+        assert_same(read(data_dir))
+
+
 def test_a_flipped_bit_of_a_cache_is_detected(data_dir):
     """With one byte changed in turn, anywhere, the arrays are read correctly or would be decoded again."""
     made = {"x": np.arange(7, dtype=np.uint8), "y": np.arange(3)}

@@ -287,6 +287,8 @@ WRONG_FILES = {
         '{"a": {"train": [0], "test": [2], "extra": [1]}}',
         r"client 'a' has \['extra'\] beside train, test and val",
     ),
+    "k.csv": ("client,row\nann,3,4\n", "line 2 has more entries than the 2 columns"),
+    "l.csv": ("client,row\na\0,3\n", r"line 2 has client 'a\\x00' and row '3'"),
     "i.csv": ('client,row\n"ann,1\n', "is damaged .*unexpected end of data"),
     "l.json": ("3", "is damaged .*it has 3 in place of clients"),
     "m.json": ('[{"train": [0]}]', "is damaged .*KeyError.'test'"),

@@ -1,5 +1,6 @@
 """Layouts of files as people have them, round-tripped against arrays computed by hand, and their hostile variants."""
 
+import functools
 import gzip
 import io
 import json
@@ -169,13 +170,23 @@ HAR_FILES = {
         "1 WALKING\n",
         r"activity_labels.txt is damaged .*\(KeyError\(2\)",
     ),
+    "activity_labels.txt, one twice": (
+        "1 WALKING\n2 B\n2 C\n6 D\n",
+        r"activity_labels.txt: names class 2 twice",
+    ),
+    "train/y_train.txt, of two columns": (
+        "1 2\n" * 8,
+        "y_train.txt: has 2 columns in place of one",
+    ),
+    "train/X_train.txt, with remarks": ("1 2 # 3\n" * 8, "X_train.txt is damaged"),
 }
 
 
-@pytest.mark.parametrize("file", HAR_FILES)
-def test_wrong_files_of_uci_har(file, tmp_path):
+@pytest.mark.parametrize("case", HAR_FILES)
+def test_wrong_files_of_uci_har(case, tmp_path):
     folder = write_har(tmp_path / "har")
-    content, message = HAR_FILES[file]
+    content, message = HAR_FILES[case]
+    file = case.partition(",")[0]
     (folder / file).write_text(content)
     with refused(message):
         load(folder)
@@ -276,6 +287,38 @@ def test_wrong_files_of_idx(tmp_path):
         path.rename(folder / path.name)
     with refused(r"has several sets, emnist-digits-t10k.*; give a folder with one"):
         load(folder, 2)
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Let this machine have a megabyte."""
+    monkeypatch.setattr("fedjax_srp.parts.files.machine_memory", lambda: 1 << 20)
+
+
+def test_files_that_unpack_to_more_than_the_memory(small_memory, tmp_path):
+    """Zeros are packed into a thousandth: what is unpacked is bounded before it is there."""
+    zeros = np.zeros((2, 1024, 1024), np.uint8)
+    folder = write_idx(tmp_path / "mine")
+    packed = gzip.compress(idx(zeros))
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(packed)
+    with refused("train-images-idx3-ubyte.gz is damaged .*2097152 bytes are too many"):
+        load(folder, 2)
+    np.savez_compressed(tmp_path / "a.npz", x_train=zeros)
+    with refused(r"a.npz': damaged, .*bytes are too many to read"):
+        load(tmp_path / "a.npz")
+    folder = write_pfllib(tmp_path / "pfllib")
+    np.savez_compressed(folder / "train" / "2.npz", data=zeros)
+    with refused(r"train/2.npz is damaged .*bytes are too many to read"):
+        load(folder)
+
+
+def test_an_archive_with_two_entries_of_one_name(tmp_path):
+    np.savez(tmp_path / "a.npz", **medmnist())
+    warned = pytest.warns(UserWarning, match="Duplicate name")
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive, warned:
+        archive.writestr("train_images.npy", b"")
+    with refused("a.npz': damaged, .*has 2 entries 'train_images.npy'"):
+        load(tmp_path / "a.npz")
 
 
 def test_a_missing_file_of_labels_is_named_as_its_images(tmp_path):
@@ -414,9 +457,20 @@ def test_too_few_names_of_classes(tmp_path):
     for arguments in ({}, {"classes": [0, 2]}):
         with refused("class_names: has 2 names, and y_train the label 2; give a name"):
             load(file, 1, **arguments)
+    for wrong in ("abc", [["a", "b"]] * 3, [1, 2, 3]):
+        file = write_arrays(tmp_path / "mine.npz", labels, class_names=wrong)
+        with refused("class_names is .*; give a list of texts, one for each class"):
+            load(file, 1)
     file = write_arrays(tmp_path / "test.npz", [0, 1] * 3, labels, class_names=["a", "b"])
     with refused("class_names: has 2 names, and y_test the label 2; give a name"):
         load(file, 1)
+
+
+def test_a_missing_user_is_no_client(tmp_path):
+    users = {"user_train": [1.0, np.nan, 2.0] * 2, "user_test": [1.0] * 6}
+    file = write_arrays(tmp_path / "mine.npz", [0, 1] * 3, **users)
+    with refused(r"users_train\[1\]: the user is missing; leave the row out"):
+        load(file)
 
 
 def test_labels_that_only_tests_have(tmp_path):
@@ -518,6 +572,14 @@ def test_a_pickle_is_not_run(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def as_objects(entries):
+    """Return an array of objects with these entries, also of lists of one length."""
+    array = np.empty(len(entries), object)
+    for i, entry in enumerate(entries):
+        array[i] = entry
+    return array
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_pickles_are_what_they_were(protocol):
     values = {
@@ -527,6 +589,7 @@ def test_plain_pickles_are_what_they_were(protocol):
         "scalar": np.float32(1.5),
         "texts": np.array(["a", "bc"]),
         "objects": np.array([[1, 2], [3, 4, 5], None], object),
+        "lists of one length": as_objects([[1], [2]]),
         "empty": np.zeros((0, 4)),
     }
     found = pickles.load(io.BytesIO(pickle.dumps(values, protocol)))
@@ -535,7 +598,8 @@ def test_plain_pickles_are_what_they_were(protocol):
         assert_array_equal(found[key], values[key])
         assert found[key].dtype == values[key].dtype
     assert (found["a"], found["scalar"]) == (values["a"], 1.5)
-    assert found["objects"].tolist() == values["objects"].tolist()
+    for key in ("objects", "lists of one length"):
+        assert found[key].tolist() == values[key].tolist()
 
 
 HOSTILE_PICKLES = {
@@ -546,6 +610,7 @@ HOSTILE_PICKLES = {
     "a reference to an object": b"K\x01Q.",
     "a memo of gigabytes": b"]r" + (200_000_000).to_bytes(4, "little") + b".",
     "a memo of gigabytes, in text": b"]p200000000\n.",
+    "lists in lists": pickle.dumps(functools.reduce(lambda a, _: [a, a], range(40), [])),
     "cut": pickle.dumps(np.arange(9))[:-20],
     "a wrong shape": pickle.dumps(np.arange(9)).replace(b"K\t\x85", b"K\x08\x85"),
     "nothing": b"",
@@ -764,6 +829,9 @@ def test_wrong_folders_of_images(tmp_path):
 class Group(dict):
     """A group or file of h5py in memory; arrays are read with [()]."""
 
+    def get(self, name, getlink):
+        return self
+
     def __enter__(self):
         return self
 
@@ -773,6 +841,9 @@ class Group(dict):
 
 class Array(np.ndarray):
     """An array of h5py."""
+
+    is_virtual = False
+    external = None
 
 
 def group(clients, x="x", y="y"):
@@ -793,7 +864,9 @@ def in_memory(monkeypatch, tmp_path):
             raise OSError("Unable to open file (truncated file)")
         return contents[str(path)]
 
-    monkeypatch.setitem(sys.modules, "h5py", types.SimpleNamespace(File=opened))
+    monkeypatch.setitem(
+        sys.modules, "h5py", types.SimpleNamespace(File=opened, HardLink=Group)
+    )
 
     def put(name, content):
         (tmp_path / name).write_bytes(b"\x89HDF")
@@ -861,6 +934,50 @@ def test_hdf5_as_h5py_writes_it(tmp_path):
     (tmp_path / "mine.h5").write_bytes(whole[:900])
     with refused("mine.h5' is damaged or is not in a layout of HDF5"):
         load(tmp_path / "mine.h5")
+
+
+def test_hdf5_that_leads_out_of_its_file(tmp_path, small_memory):
+    """Links, virtual arrays and arrays of other files would read any file of the user's."""
+    h5py = pytest.importorskip("h5py")
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(64))
+    layout = h5py.VirtualLayout((2, 2), "f4")
+    layout[...] = h5py.VirtualSource(secret, "x", (2, 2))
+
+    def virtual(file):
+        file["train/f1"].create_virtual_dataset("x", layout)
+
+    def external(file):
+        file["train/f1"].create_dataset("x", (2, 2), "f4", external=[(secret, 0, 16)])
+
+    def huge(file):
+        file["train/f1"].create_dataset("x", (2, 1 << 40), "f4", chunks=(1, 9))
+
+    def linked(file):
+        file["train/f1/x"] = h5py.ExternalLink(secret, "x")
+
+    def linked_client(file):
+        del file["train/f1"]
+        file["train/f1"] = h5py.SoftLink("/test/f1")
+
+    for number, (change, message) in enumerate(
+        {
+            virtual: "client 'f1' has its x in another file",
+            external: "client 'f1' has its x in another file",
+            huge: "bytes are too many to read",
+            linked: "'x' is a link; write the arrays themselves there",
+            linked_client: "'f1' is a link; write the arrays themselves there",
+        }.items()
+    ):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w") as file:
+            for name, (x, y) in BY_GROUP["train"].items():
+                file[f"train/{name}/x"] = x
+                file[f"train/{name}/y"] = y
+            del file["train/f1/x"]
+            change(file)
+        with refused(message):
+            load(path)
 
 
 # ---- LEAF's Shakespeare, CelebA and Reddit

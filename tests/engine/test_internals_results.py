@@ -1,5 +1,6 @@
 """Damage to a folder with two snapshots is reported, and intact data are kept; locks of folders."""
 
+import hashlib
 import os
 import shutil
 import socket
@@ -46,7 +47,7 @@ def two_snapshots(tmp_path_factory):
 
 def times(first, last):
     """Return the records of these rounds."""
-    return {"time": np.arange(first, last, dtype=np.float64)[None]}
+    return {"compute_time": np.arange(first, last, dtype=np.float64)[None]}
 
 
 def open_small(folder):
@@ -158,6 +159,33 @@ def test_a_folder_without_an_intact_snapshot_is_refused(folder):
         )
     with refused(r"4' is damaged .*2' is damaged .*delete .*copy' to start again"):
         restored(folder)
+
+
+FACTS = {
+    "a list": [],
+    "none": None,
+    "no log": {"fingerprint": {}},
+    "a fingerprint of text": {"fingerprint": "x", "records": {"bytes": 1, "digest": ""}},
+    "a log of text": {"fingerprint": {}, "records": {"bytes": "1", "digest": ""}},
+    "a huge log": {"fingerprint": {}, "records": {"bytes": 10**18, "digest": ""}},
+    "an empty log": {
+        "fingerprint": {},
+        "records": {"bytes": 0, "digest": hashlib.sha256().hexdigest()},
+    },
+}
+
+
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_a_snapshot_with_other_facts_is_damaged(facts, folder, capsys):
+    """A checksum is no secret."""
+    seal = json_files.read_json(folder / "4" / SEAL)
+    if isinstance(facts, dict) and facts["fingerprint"] == {}:
+        facts = facts | {"fingerprint": seal["facts"]["fingerprint"]}
+    json_files.write_json(folder / "4" / SEAL, seal | {"facts": facts})
+    assert restored(folder) == 2
+    line = capsys.readouterr().err
+    assert "4' is damaged (" in line
+    assert line.endswith("going on from round 2\n")
 
 
 def test_a_damaged_snapshot_is_replaced_when_its_round_is_repeated(folder):

@@ -126,6 +126,11 @@ WRONG = {
         OTHER,
         r"start: representation/fc1/\w+ is float32\[.*4\], expected float32\[.*3\]",
     ),
+    "PyTorch's order": (
+        FEDREP,
+        jax.tree.map(jnp.transpose, PRETRAINED),
+        r"start: \w+/\w+/kernel is .*, expected .*: transpose it, as PyTorch's weights",
+    ),
     "dtype": (
         FEDREP,
         jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PRETRAINED),
@@ -135,6 +140,21 @@ WRONG = {
         FEDREP,
         PRETRAINED._replace(head={}),
         r"start lacks head/out/\w+, 2 in all: give .*as model.init\(key\) returns them",
+    ),
+    "texts": (
+        FEDREP,
+        jax.tree.map(lambda leaf: np.asarray(leaf).astype(str), PRETRAINED),
+        r"start=.* \w+/\w+/\w+ is no array of numbers; give plain arrays",
+    ),
+    "masked": (
+        FEDREP,
+        jax.tree.map(lambda leaf: np.ma.masked_less(leaf, 0), PRETRAINED),
+        r"start=.* \w+/\w+/\w+ is no array of numbers; give plain arrays",
+    ),
+    "not finite": (
+        FEDREP,
+        jax.tree.map(lambda leaf: leaf * jnp.nan, PRETRAINED),
+        r"start=.* \w+/\w+/\w+ has nan or infinity.*; give finite parameters",
     ),
     "None": (FEDREP, None, 'start=None .* give "init" for what the algorithm makes'),
 }

@@ -115,6 +115,13 @@ def test_convolutions_and_their_gradients_agree_with_flax(
     assert_close(both(params, ours), both(params, flaxs), rtol=1e-5)
 
 
+class Branching(nn.Module):
+    """A module with a Python `if` on numbers that are traced."""
+
+    def __call__(self, x):
+        return x.reshape(len(x), -1)[:, :10] if x.sum() > 0 else x
+
+
 def images(y):
     x = np.zeros((20, 8, 8), np.float32)
     return srp.data.from_arrays(
@@ -129,6 +136,10 @@ def images(y):
 
 
 MISFITS = {  # case -> (options of the model, error)
+    "a Python if": (
+        {"layers": [srp.models.Layer("out", Branching())]},
+        r"layer 'out', module.*Attempted boolean conversion.*use jnp.where in place of `if`",
+    ),
     "a dense layer on images": (
         {"layers": [srp.models.Layer("out", nn.Dense(10))]},
         r"model 'own' returns \(8, 10\) for an example, .*; flatten before a dense layer",
@@ -197,3 +208,17 @@ def test_equal_models_are_tried_on_examples_of_equal_shapes_once():
     assert labels.count(20) == 1
     dataclasses.replace(model, num_classes=11).check_fits(data)
     assert labels.count(20) == 2
+
+
+@srp.part
+class BranchingModel(srp.models.MLP):
+    """A model of one's own with a Python `if` on numbers that are traced."""
+
+    def logits(self, params, x, key=None):
+        return super().logits(params, x, key) if x.sum() > 0 else x
+
+
+def test_a_model_that_cannot_be_traced_is_one_line():
+    model = BranchingModel((8, 8), num_classes=10, hidden=(3,))
+    with refused("model .*on which it fails: .*use jnp.where in place"):
+        model.check_fits(images(np.arange(20) % 10))

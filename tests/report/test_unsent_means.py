@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from report.made_up import made
 
 import fedjax_srp as srp
@@ -27,7 +28,7 @@ def test_every_default_evaluation_that_says_so_is_known():
     assert found == fairness.UNSENT_MEANS
 
 
-def runs_of(*algorithms, **fields):
+def runs_of(*algorithms, policy=None, **fields):
     """Return two runs of each algorithm, with other fields of their histories."""
     runs = []
     for algorithm in algorithms:
@@ -35,6 +36,8 @@ def runs_of(*algorithms, **fields):
             name = algorithm.name
             history = made(name, seed, rounds=40, clients=6, own=True)
             method = {"name": name, "algorithm": describe(algorithm)}
+            if policy is not None:
+                method["participation"] = describe(policy)
             config = history.config | {"method": method}
             history = replace(history, config=config, **fields)
             runs.append(repeats.of(history, Path(f"{name}{seed}")))
@@ -60,3 +63,23 @@ def test_an_asynchronous_server_without_stale_updates_has_a_note():
     for fields in ({"metrics": {"staleness": np.ones(40)}}, {"asynchronous": False}):
         shown = runs_of(*algorithms, **({"asynchronous": True} | fields))
         assert not [note for note in repeats.rows(shown).notes if "stale" in note]
+
+
+def test_codes_and_privacy_change_no_note():
+    coded = srp.messages.Coded(srp.algorithms.FedRep(MODEL), up="half")
+    runs = runs_of(coded, asynchronous=True)
+    notes = repeats.rows(runs).notes
+    assert [note for note in notes if note.endswith("judged by own_head: FedRep")]
+    assert [note for note in notes if "never stale" in note]
+
+
+@pytest.mark.parametrize(("name", "is_noted"), [("Buffered", False), ("Queued", True)])
+def test_models_of_clients_are_not_those_of_slots(name, is_noted):
+    """FedBuff keeps a model for each client, and `Queued` tells jobs apart by their slots."""
+    policy = getattr(srp.participation, name)()
+    stale = {"metrics": {"staleness": np.ones(40)}}
+    runs = runs_of(
+        srp.algorithms.FedBuff(MODEL), policy=policy, asynchronous=True, **stale
+    )
+    notes = [note for note in repeats.rows(runs).notes if "never stale" in note]
+    assert len(notes) == is_noted

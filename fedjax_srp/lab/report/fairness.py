@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.base import WASTED_TIME
+from fedjax_srp.messages.wrapper import Wrapper
 from fedjax_srp.methods import label
 from fedjax_srp.parts.description import PART
 from fedjax_srp.parts.part import KNOWN
@@ -96,23 +97,40 @@ def notes_on_fresh_updates(rows: Mapping[str, Sequence[Any]]) -> list[str]:
     names: dict[str, None] = {}
     for runs in rows.values():
         history = runs[0].history
-        trains_on_old = getattr(_algorithm_of(history), "asynchronous", False)
+        algorithm = _algorithm_of(history)
+        policy = _class_of(_method_of(history).get("participation"))
+        trains_on_old = getattr(algorithm, "asynchronous", False)
         is_stale = trains_on_old or "staleness" in history.metrics
+        if algorithm is not None and policy is not None:
+            is_stale &= algorithm.jobs_by in policy.jobs_by  # else that of another job
         if history.asynchronous and not is_stale:
             names[label(history.name)] = None
     if not names:
         return []
     return [
         "updates are never stale, which flatters an asynchronous server: a client trains on the "
-        f"model of the round in which it delivers: {', '.join(names)}"
+        f"model of the round in which it delivers, or of another job: {', '.join(names)}"
     ]
 
 
-def _algorithm_of(history: History) -> type | None:
-    """Return the class of the recorded algorithm; None without a record, or if it is unknown."""
-    method = history.config.get("method") or {}
-    described = method.get("algorithm") or {}
-    return KNOWN.get(str(described.get(PART)))
+def _algorithm_of(history: History) -> Any:
+    """Return the class of the recorded algorithm, within codes and privacy; None if it is unknown."""
+    described: Any = _method_of(history).get("algorithm")
+    found = _class_of(described)
+    while found is not None and issubclass(found, Wrapper):
+        described = described.get("algorithm")
+        found = _class_of(described)
+    return found
+
+
+def _method_of(history: History) -> Mapping[str, Any]:
+    return history.config.get("method") or {}
+
+
+def _class_of(described: Any) -> Any:
+    """Return the class of a recorded part; None without a record, or if it is unknown."""
+    is_part = isinstance(described, Mapping)
+    return KNOWN.get(str(described.get(PART))) if is_part else None
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:
