@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
-
-ROWS = 8  # in which scores are counted
 
 
 class _Bracket(NamedTuple):
@@ -32,25 +28,13 @@ def largest(scores: Array, kept: int | Array) -> Array:
         kept: 1 to n.
     """
     size = scores.size
-    padded = jnp.pad(scores, (0, -size % ROWS))
-    rows = padded.reshape(ROWS, -1)
-    place = size - jax.lax.iota(jnp.int32, padded.size)
-    places = place.reshape(ROWS, -1)
-
-    def reach(threshold: Array) -> Array:
-        return rows >= threshold
-
-    highest = functools.reduce(jnp.maximum, rows).max()
-    threshold, num_above = _threshold(reach, highest + 1, size, jnp.int32(kept))
-
+    threshold, num_above = _threshold(scores, jnp.int32(kept))
     # of scores that equal the last one, those that come first
-    def come_first(least: Array) -> Array:
-        return (rows == threshold - 1) & (places >= least)
-
-    after_all = jnp.int32(size + 1)
-    last, _ = _threshold(come_first, after_all, size, kept - num_above)
     is_tied = scores == threshold - 1
-    return (scores >= threshold) | (is_tied & (place[:size] >= last))
+    place = size - jax.lax.iota(jnp.int32, size)
+    order = jnp.where(is_tied, place, 0)
+    last, _ = _threshold(order, kept - num_above)
+    return (scores >= threshold) | (order >= last)
 
 
 def magnitudes(values: Array) -> Array:
@@ -62,17 +46,8 @@ def magnitudes(values: Array) -> Array:
     return jnp.minimum(bits, jnp.iinfo(kind).max - 1)
 
 
-def _threshold(
-    reach: Callable[[Array], Array], high: Array, size: int, wanted: Array
-) -> tuple[Array, Array]:
-    """The smallest threshold that at most `wanted` scores reach, or another that exactly as many do; their number.
-
-    Args:
-        reach: threshold -> flags of the scores that reach it, (ROWS, ...).
-        high: a threshold that none reaches; 0 is reached by all, or taken to be.
-        size: number of scores.
-        wanted: fewer than `size`, or all.
-    """
+def _threshold(scores: Array, wanted: Array) -> tuple[Array, Array]:
+    """The smallest threshold that at most `wanted` scores reach, or another that exactly as many do; their number."""
 
     def is_open(bracket: _Bracket) -> Array:
         is_exact = bracket.above_high == wanted
@@ -86,9 +61,9 @@ def _threshold(
         is_even_pass = bracket.passes % 2 == 0
         share = jnp.where(is_even_pass, share, 0.5).astype(jnp.float32)
         width = (bracket.high - bracket.low).astype(jnp.float32)
-        guess = bracket.low + (width * share).astype(high.dtype)
+        guess = bracket.low + (width * share).astype(scores.dtype)
         guess = jnp.clip(guess, bracket.low + 1, bracket.high - 1)
-        above = _num_true(reach(guess))
+        above = jnp.sum(scores >= guess, dtype=jnp.int32)
         is_high = above <= wanted
         return _Bracket(
             low=jnp.where(is_high, bracket.low, guess),
@@ -99,20 +74,11 @@ def _threshold(
         )
 
     widest = _Bracket(
-        low=jnp.zeros_like(high),
-        high=high,
-        above_low=jnp.int32(size),
+        low=jnp.zeros((), scores.dtype),
+        high=jnp.max(scores) + 1,
+        above_low=jnp.int32(scores.size),
         above_high=jnp.int32(0),
         passes=jnp.int32(0),
     )
     found = jax.lax.while_loop(is_open, narrowed, widest)
     return found.high, found.above_high
-
-
-def _num_true(rows: Array) -> Array:
-    """() int32: the number of flags that are set.
-
-    Row on row, in vectors; XLA for CPUs would add a flat array number by number, in three times the time.
-    """
-    by_column = functools.reduce(jnp.add, rows.astype(jnp.int32))
-    return jnp.sum(by_column, dtype=jnp.int32)
