@@ -653,6 +653,12 @@ PARTS = {
     "asynchronous tiers": policy(
         participation.AsynchronousTiers, {"k": 4, "tiers": 3}, {"tiers": 11, "k": 1}
     ),
+    "compass": policy(
+        participation.Compass,
+        {"min_work": 4, "max_work": 3},
+        *each("latest_factor", (0.5,)),
+        *each("pace_momentum", (-0.1, 1.5)),
+    ),
     "queued": policy(
         participation.Queued,
         *each("concurrency", (0, 10**9)),

@@ -27,6 +27,7 @@ AT_FIRST = {
     "fedat": 10,
     "fedasync": 1,
     "asyncsgd": 1,
+    "fedcompass": 1,
     **dict.fromkeys(BY_CRITERION, 10),
 }  # size of their cohorts
 COMMON = {
@@ -94,6 +95,7 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     }
     | {"hinge_slope": 10.0, "hinge_start": 4.0},
     "asyncsgd": {"server_step_size": 1.0, "num_jobs": 10},
+    "fedcompass": {"server_step_size": 0.9, "staleness_exponent": 0.5},
     "hf_maml": {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
     "fedsgd": {"weighting": "num_examples"},
     "fedat": {"mu": 0.4, "num_tiers": 5},

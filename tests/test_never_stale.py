@@ -22,6 +22,7 @@ def few_lines(**fields):
         participation.Buffered(2),
         participation.AsynchronousTiers(1, tiers=2),
         participation.Queued(2),
+        participation.Compass(),
     ],
 )
 def test_updates_that_are_never_stale_give_a_warning(policy):
@@ -53,6 +54,7 @@ def test_others_give_none():
         ("FedAsync", participation.Buffered),
         ("FedAT", participation.AsynchronousTiers),
         ("AsyncSGD", participation.Queued),
+        ("FedCompass", participation.Compass),
     ):
         algorithm = getattr(srp.algorithms, cls)(model())
         for each in (algorithm, srp.messages.Coded(algorithm, up="half")):

@@ -55,7 +55,7 @@ LEFT_OUT = {
     "fedbn": "the same as FedAvg: the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
     **dict.fromkeys(
-        ("fedbuff", "fedasync", "fedat", "asyncsgd"),
+        ("fedbuff", "fedasync", "fedat", "asyncsgd", "fedcompass"),
         "asynchronous: its rounds are not those of the others",
     ),
     **dict.fromkeys(

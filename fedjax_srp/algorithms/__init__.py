@@ -17,6 +17,7 @@ from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
 from fedjax_srp.algorithms.fedcac import FedCAC
+from fedjax_srp.algorithms.fedcompass import FedCompass
 from fedjax_srp.algorithms.fedcp import FedCP
 from fedjax_srp.algorithms.feddbe import FedDBE
 from fedjax_srp.algorithms.feddwa import FedDWA
@@ -81,6 +82,7 @@ __all__ = [
     "FedBuff",
     "FedCAC",
     "FedCP",
+    "FedCompass",
     "FedDBE",
     "FedDWA",
     "FedDyn",

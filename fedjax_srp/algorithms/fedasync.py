@@ -81,7 +81,7 @@ class FedAsync(FedBuff):
         # w_i <- local SGD on f_i(w) + (rho / 2) |w - w_stale|^2, from w_stale
         gradient = proximal_gradient(self.mu, state.params)
         local = self.local_sgd(key, state.params, examples, context, gradient=gradient)
-        staleness = (context.round - state.version).astype(float)
+        staleness = self.staleness(broadcast, state, context)
         s = self.weight_of(staleness)
         scaled = jax.tree.map(lambda w: s.astype(w.dtype) * w, local.params)
         return ClientOutput(

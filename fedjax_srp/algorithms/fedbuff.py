@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,14 +78,20 @@ class FedBuff(GlobalModel):
         return FedBuffClientState(server.params, jnp.int32(0))
 
     @override
-    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
+    def broadcast(self, server: Any, context: RoundContext) -> Any:
         return ()  # the client already has its model
+
+    def staleness(
+        self, broadcast: Any, state: FedBuffClientState, context: RoundContext
+    ) -> Array:
+        """The server's steps tau since the client's job began, () float."""
+        return (context.round - state.version).astype(float)
 
     @override
     def client(
         self,
         key: Key,
-        broadcast: tuple,
+        broadcast: Any,
         state: FedBuffClientState,
         examples: Examples,
         context: RoundContext,
@@ -93,7 +99,7 @@ class FedBuff(GlobalModel):
         # w_i <- local SGD from w_stale
         local = self.local_sgd(key, state.params, examples, context)
         # s(tau) = (1 + tau)^-a
-        staleness = (context.round - state.version).astype(float)
+        staleness = self.staleness(broadcast, state, context)
         discount = (1.0 + staleness) ** -self.staleness_exponent
         # Delta_i = s(tau) (w_i - w_stale)
         discounted = lambda w, old: discount.astype(w.dtype) * (w - old)
@@ -109,10 +115,10 @@ class FedBuff(GlobalModel):
     def server(
         self,
         key: Key,
-        server: FedAvgServerState,
+        server: Any,
         mean: SplitParams,
         context: RoundContext,
-    ):
+    ) -> Any:
         # w <- w + eta_g (1/k) sum_i Delta_i
         step = lambda w, delta: w + self.server_step_size * delta
         return FedAvgServerState(jax.tree.map(step, server.params, mean))
@@ -122,23 +128,21 @@ class FedBuff(GlobalModel):
     def phases(self) -> tuple[Phase, ...]:
         # Clients that begin a job download the new model: those whose updates were used,
         # or others, as the policy says.
-        download = Phase(
-            "finish",
-            lambda server, context: server.params,
-            self.begin_job,
-            unchanged,
-            over="next",
-        )
+        download = Phase("finish", self.job, self.begin_job, unchanged, over="next")
         return (*super().phases, download)
+
+    def job(self, server: Any, context: RoundContext) -> Any:
+        """The download of a client that begins a job."""
+        return server.params
 
     def begin_job(
         self,
         key: Key,
-        params: SplitParams,
+        job: Any,
         state: FedBuffClientState,
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
         """Keep the downloaded model for the next job."""
         # w_stale <- w
-        return ClientOutput((), FedBuffClientState(params, context.round + 1))
+        return ClientOutput((), FedBuffClientState(job, context.round + 1))

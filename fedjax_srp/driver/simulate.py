@@ -263,7 +263,8 @@ def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[Hi
             f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client does not train on the model "
             "with which its job began, but on that of the round in which it delivers (updates are never stale, which "
             "flatters an asynchronous server) or of another job; use fedbuff or fedasync with buffered, fedat with "
-            "asynchronous_tiers, asyncsgd with queued, or make the method asynchronous (docs/new_algorithm.md)",
+            "asynchronous_tiers, asyncsgd with queued, fedcompass with compass, or make the method asynchronous "
+            "(docs/new_algorithm.md)",
             stacklevel=4,
         )
     settings = run.settings

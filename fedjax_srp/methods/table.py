@@ -74,6 +74,7 @@ _ROWS: dict[str, Recipe] = {
     "fedasync": Recipe(algorithms.FedAsync, "buffered", 1, "FedAsync", None, None, "Xie et al. 2019", {"k": 1}),
     "fedat": Recipe(algorithms.FedAT, "asynchronous_tiers", 1, "FedAT", None, None, "Chai et al. 2021, without compression"),  # noqa: E501
     "asyncsgd": Recipe(algorithms.AsyncSGD, "queued", 1, "AsyncSGD", None, None, "Leconte et al. 2024, draws with given weights"),  # noqa: E501
+    "fedcompass": Recipe(algorithms.FedCompass, "compass", 1, "FedCompass", None, None, "Li et al. 2024, groups that arrive together"),  # noqa: E501
     "hf_maml": Recipe(algorithms.HFMAML, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),  # noqa: E501
     "local_only": Recipe(algorithms.LocalOnly, label="Local only", source="every client alone"),
     "fedsgd": Recipe(algorithms.FedSGD, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),

@@ -7,6 +7,7 @@ choice of times; for `Buffered` the ends of the jobs. Ties are ordered by client
 from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
 from fedjax_srp.participation.buffered import Buffered
 from fedjax_srp.participation.by_name import POLICIES as POLICIES
+from fedjax_srp.participation.compass import Compass
 from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.participation.fastest import Fastest
@@ -30,6 +31,7 @@ from fedjax_srp.participation.uniform import Uniform
 __all__ = [
     "AsynchronousTiers",
     "Buffered",
+    "Compass",
     "Deadline",
     "Doubling",
     "Fastest",

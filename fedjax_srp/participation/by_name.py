@@ -8,6 +8,7 @@ from typing import Any
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
 from fedjax_srp.participation.buffered import Buffered
+from fedjax_srp.participation.compass import Compass
 from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.participation.fastest import Fastest
@@ -46,6 +47,7 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
 CLASSES = (
     AsynchronousTiers,
     Buffered,
+    Compass,
     Deadline,
     Doubling,
     Fastest,

@@ -153,6 +153,7 @@ TABLE = {
     "fedas": small(algorithms.FedAS, alignment_step_size=0.1),
     "fedat": small(algorithms.FedAT, num_tiers=3, **SIZED),
     "asyncsgd": small(algorithms.AsyncSGD, server_step_size=0.7, num_jobs=3, **SIZED),
+    "fedcompass": small(algorithms.FedCompass, server_step_size=0.7),
     "fedasync": small(
         algorithms.FedAsync,
         discount="hinge",

@@ -271,6 +271,7 @@ REFUSED = {
     "fedasync": "asynchronous",
     "fedbuff": "asynchronous",
     "asyncsgd": "asynchronous",
+    "fedcompass": "asynchronous",
     "fedas": "weight of a client",
     "fedgate": "weight of a client",
     "fednova": "weight of a client",

@@ -41,6 +41,7 @@ def test_every_algorithm_on_examples_has_a_reference():
         "fedat",
         "fedbn",
         "fedbuff",
+        "fedcompass",
         "fedrolex",
         "fjord",
         "flexlora",

@@ -78,6 +78,7 @@ LIMITS = {
         "fedat", {"num_tiers": 1}, "fedprox", policy=srp.participation.AsynchronousTiers(3, tiers=1),
         more={"mu": 0.4}, other_policy=AT_RANDOM,
     ),
+    "fedcompass of everybody": Limit("fedcompass", {"server_step_size": 1.0}, "fedavg"),
     "asyncsgd of one job of everybody": Limit("asyncsgd", {"num_jobs": 1}, "fedavg", policy=AT_RANDOM),
     **{
         f"{name} of one whole rate": Limit(
