@@ -34,6 +34,52 @@ def lenet5(channels: Sequence[int] = (64, 64), num_classes: int = 10) -> nn.Sequ
     )  # fmt: skip
 
 
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions beside a residual connection, or a 1 x 1 one where shapes differ."""
+
+    def __init__(self, before: int, after: int, stride: int, groups: int | None):
+        super().__init__()
+        self.own = nn.Sequential(
+            *_normalized(before, after, 3, stride, groups), nn.ReLU(),
+            *_normalized(after, after, 3, 1, groups),
+        )  # fmt: skip
+        self.past = nn.Sequential()
+        if stride > 1 or before != after:
+            self.past = nn.Sequential(*_normalized(before, after, 1, stride, groups))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
+        return torch.relu(self.own(x) + self.past(x))
+
+
+def _normalized(
+    before: int, after: int, size: int, stride: int, groups: int | None
+) -> list[nn.Module]:
+    norm = nn.BatchNorm2d(after)
+    if groups is not None:
+        norm = nn.GroupNorm(groups, after)
+    return [nn.Conv2d(before, after, size, stride, size // 2, bias=False), norm]
+
+
+def resnet18(
+    groups: int | None = None,
+    channels: Sequence[int] = (64, 128, 256, 512),
+    num_classes: int = 10,
+) -> nn.Sequential:
+    """ResNet-18 for small images, with GroupNorm of so many groups, or BatchNorm."""
+    layers = [*_normalized(3, channels[0], 3, 1, groups), nn.ReLU()]
+    before = channels[0]
+    for stage, after in enumerate(channels):
+        layers += [
+            Residual(before, after, 1 + (stage > 0), groups),
+            Residual(after, after, 1, groups),
+        ]
+        before = after
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes)
+    )
+
+
 def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
     """A random crop and mirror image of each of a batch (batch, c, h, w), by one indexing."""
     batch, _, height, width = x.shape
