@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -244,10 +244,17 @@ class Processes:
     Args:
         examples: as for `TorchLoop`.
         number: of processes.
+        model: that makes the network in each process.
         options: of `TorchLoop`.
     """
 
-    def __init__(self, examples: Sequence, number: int, **options: bool):
+    def __init__(
+        self,
+        examples: Sequence,
+        number: int,
+        model: Callable[[], nn.Sequential] = lenet5,
+        **options: bool,
+    ):
         context = multiprocessing.get_context("spawn")
         self.ends = []
         self.processes = []
@@ -255,7 +262,7 @@ class Processes:
             ours, theirs = context.Pipe()
             share = tuple(part[i::number] for part in examples)
             process = context.Process(
-                target=_serve, args=(theirs, share, options), daemon=True
+                target=_serve, args=(theirs, share, model, options), daemon=True
             )
             process.start()
             self.ends.append(ours)
@@ -280,11 +287,16 @@ class Processes:
             process.join()
 
 
-def _serve(end: Any, examples: Sequence, options: dict[str, bool]) -> None:
+def _serve(
+    end: Any,
+    examples: Sequence,
+    model: Callable[[], nn.Sequential],
+    options: dict[str, bool],
+) -> None:
     torch.set_num_threads(1)
-    model = lenet5()
-    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    loop = TorchLoop(model, examples, **options)
+    network = model()
+    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    loop = TorchLoop(network, examples, **options)
     end.send(True)
     while (name := end.recv()) is not None:
         getattr(loop, name)()
