@@ -1,6 +1,6 @@
 """Rounds of BlazeFL 2 on given images: the child process of `blazefl_rival.py`, in an environment with BlazeFL.
 
-    PYTHON benchmarks/blazefl_child.py IMAGES.npz FOLDER WORKERS
+    PYTHON benchmarks/blazefl_child.py IMAGES.npz FOLDER WORKERS MODEL EPOCHS
 
 It needs Python 3.12 or newer with blazefl 2 (`blazefl[contrib,reproducibility]`) and torchvision, and nothing of this
 package. The federation is that of BlazeFL's own benchmark: the images of a client in a file of their own, read in every
@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 CLASSES = 10
-EPOCHS = 5
 BATCH = 50
 RATE = 0.1
 SEED = 42
-MODEL = "CNN"
 
 
 def cnn() -> Any:
@@ -42,6 +40,13 @@ def cnn() -> Any:
     )
 
 
+def network(name: str) -> Any:
+    """The network of that name: cnn, or torchvision's resnet18."""
+    if name == "cnn":
+        return cnn()
+    return importlib.import_module("torchvision.models").resnet18(num_classes=CLASSES)
+
+
 class Models:
     """BlazeFL's selector of models: one network, from the same parameters every time."""
 
@@ -50,7 +55,7 @@ class Models:
         torch = importlib.import_module("torch")
         with torch.random.fork_rng():
             torch.manual_seed(SEED)
-            return cnn()
+            return network(model_name)
 
 
 class Images:
@@ -106,8 +111,8 @@ class Images:
 
 
 def main() -> None:
-    file, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    workers = int(sys.argv[3])
+    file, folder, model_name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]
+    workers, epochs = (int(sys.argv[place]) for place in (3, 5))
     contrib = importlib.import_module("blazefl.contrib")
     core = importlib.import_module("blazefl.core")
     importlib.import_module("blazefl.reproducibility").setup_reproducibility(SEED)
@@ -115,7 +120,7 @@ def main() -> None:
     clients = images.write(file)
     common: dict[str, Any] = {
         "model_selector": Models(),
-        "model_name": MODEL,
+        "model_name": model_name,
         "dataset": images,
         "num_clients": clients,
         "device": "cpu",
@@ -130,7 +135,7 @@ def main() -> None:
         **common,
         share_dir=folder / "share",
         state_dir=folder / "state",
-        epochs=EPOCHS,
+        epochs=epochs,
         lr=RATE,
         num_parallels=workers,
         ipc_mode=core.IPCMode.SHARED_MEMORY,

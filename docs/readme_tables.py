@@ -347,6 +347,7 @@ def other_numbers() -> str:
          faster("2_cores")],
         ["two processes of one core each against one core, all data in both", faster("two_processes")],
         ["the same with `shard_data=True`", faster("two_processes_sharded")],
+        *_sixteen_cores(cores),
         [f"rounds against those of {before[1]}, before clients came, went and reported (`benchmarks/commits.py`)",
          ", ".join(f"{name} {of['ratio']:.2f}" for name, of in cases.items()) + " times as long"],
         ["a round of FedAvg whose policy hears losses, against one that hears nothing", f"{hears:.2f} times as long"],
@@ -356,6 +357,36 @@ def other_numbers() -> str:
          ", ".join(f"{1000 * s:.0f}" for s in by_size.values()) + " ms"],
         ["to compile", compile_times()],
     ])  # fmt: skip
+
+
+def _sixteen_cores(rounds: Mapping[str, Any]) -> list[list[str]]:
+    """What the model of `benchmarks/cores.py` expects, where it was measured."""
+    models = {name: of["model"] for name, of in rounds.items() if "model" in of}
+    if not models:
+        return []
+
+    def listed(value: Callable[[Any], float], digits: str = ".2f") -> str:
+        return ", ".join(f"{name} {value(of):{digits}}" for name, of in models.items())
+
+    beside = {
+        number: ", ".join(
+            f"{name} {of[f'speed_up_{number}_runs']:.2f}" for name, of in rounds.items()
+        )
+        for number in ("two", "four")
+    }
+    rows = [
+        [f"{number} runs at once on two cores, each in a process, against one after the other on one core",
+         f"{found} times the rounds"]
+        for number, found in beside.items()
+    ]  # fmt: skip
+    rows.append(
+        ["two cores over the model's prediction from one core",
+         listed(lambda of: of["two_cores_over_predicted"])]
+    )  # fmt: skip
+    for way in next(iter(models.values()))["expected_of_16"]:
+        expected = listed(lambda of, way=way: of["expected_of_16"][way], ".1f")
+        rows.append([f"expected of 16 cores: {way}", f"{expected} times one core"])
+    return rows
 
 
 def criterion() -> str:
@@ -377,23 +408,43 @@ def criterion() -> str:
 
 def _blazefl(found: dict[str, Any]) -> str:
     """Rounds of BlazeFL's own benchmark."""
-    ratio = found["blazefl_over_ours"]
-    ours, theirs = (100 * found["accuracies"][name][-1] for name in ("ours", "blazefl"))
+    rivals = {"blazefl": "BlazeFL"}
+    if "flower" in found:
+        rivals["flower"] = "Flower"
+    last = {name: 100 * of[-1] for name, of in found["accuracies"].items()}
     rounds = len(found["accuracies"]["ours"])
+    pythons = " ".join(f"--{name} PYTHON" for name in rivals)
     command = (
-        "python benchmarks/blazefl_rival.py --data-dir DIR --python PYTHON "
-        f"--rounds {rounds}"
+        f"python benchmarks/blazefl_rival.py --data-dir DIR {pythons} --rounds {rounds}"
     )
+    took = []
+    for name, called in rivals.items():
+        ratio = found[f"{name}_over_ours"]
+        took.append(
+            f"{called} {ratio['median']:.2f} times as long (quartiles {ends(ratio['quartiles'], '.2f')}; medians "
+            f"{found[name]['median']:.0f} s and {found['ours']['median']:.0f} s, {len(ratio['each'])} pairs in turn)"
+        )
+    there = " and ".join(
+        f"{last[name]:.1f} % in {called}" for name, called in rivals.items()
+    )
+    beside = "BlazeFL 2.0.3"
+    missing = (
+        "Its threads on a Python without a lock (BlazeFL 3) and Flower were not run."
+    )
+    if "flower" in found:
+        beside += " and Flower 1.42.0"
+        missing = (
+            "Flower's round begins with its processes running; its own case downloads the images, here it reads each "
+            "client's from a file. BlazeFL's threads on a Python without a lock (BlazeFL 3) were not run."
+        )
     return (
         "BlazeFL's own benchmark (100 clients with 500 images of CIFAR-10 in two shards, all in every round, five "
-        "epochs in batches of 50, the network of PyTorch's tutorial with 62,006 parameters), beside BlazeFL 2.0.3 with "
-        f"PyTorch 2.14.1 in two processes of one thread (`{command}`, `blazefl-2-cores.json`): a round with its test "
-        f"takes BlazeFL {ratio['median']:.2f} times as long (quartiles {ends(ratio['quartiles'], '.2f')}; medians "
-        f"{found['blazefl']['median']:.0f} s and {found['ours']['median']:.0f} s, {len(ratio['each'])} pairs in turn), "
-        f"without the {found['compile_seconds']:.0f} s in which ours is compiled once. Part of BlazeFL's round is its "
-        "data: it reads each client's file and turns images into tensors in every epoch, and starts its processes in "
-        f"every round. Test accuracy after {rounds} rounds of one seed each: {ours:.1f} % here, {theirs:.1f} % there. "
-        "Its threads on a Python without a lock (BlazeFL 3) and Flower were not run."
+        "epochs in batches of 50, the network of PyTorch's tutorial with 62,006 parameters), beside "
+        f"{beside} with PyTorch 2.14.1 in two processes of one thread (`{command}`, `blazefl-2-cores.json`): a round "
+        f"with its test takes {', '.join(took)}, without the {found['compile_seconds']:.0f} s in which ours is "
+        "compiled once. Part of BlazeFL's round is its data: it reads each client's file and turns images into "
+        f"tensors in every epoch, and starts its processes in every round. Test accuracy after {rounds} rounds of one "
+        f"seed each: {last['ours']:.1f} % here, {there}. {missing}"
     )
 
 
@@ -423,6 +474,7 @@ def packages() -> str:
         f"among the pairs. {_longer(measured('pfl-200-rounds')['accuracies'])}",
         _blazefl(measured("blazefl-2-cores")),
         _pfllib(measured("pfllib-2-cores")),
+        _memory_of_500(measured("pfllib-500-cpu")["settings"]["pfllib-500"]),
         "A federation of 100,000 clients with 60 images each, 1,000 of them in a FedRep round (`python "
         "benchmarks/memory.py --clients 100000 --examples 60 --cohorts 1000 --rounds 25`, `scale-2-cores.json`): "
         f"{large['gib_after_10_rounds']:.1f} GiB after 10 rounds and {large['gib_at_the_end']:.1f} after "
@@ -430,6 +482,18 @@ def packages() -> str:
         _million(measured("million-2-cores")),
     ]
     return "\n\n".join(map(wrapped, paragraphs))
+
+
+def _memory_of_500(found: Any) -> str:
+    return (
+        "PFLlib's README says that it trains 500 clients of CIFAR-100 with its CNN in 5.08 GB of a GPU. Here "
+        f"{found['clients']} clients with {found['examples']} images each and that CNN ({found['parameters']:,} "
+        "parameters), all in a round of one epoch in batches of 10, take "
+        f"{found['peak_bytes_so_far'] / 1e9:.2f} GB on a CPU, the peak of the whole process with JAX and its compiler "
+        "(`python benchmarks/large.py --settings pfllib-500 --repeats 1`, `pfllib-500-cpu.json`): a device "
+        f"trains {max(found['chunks'])} at once. A round took {found['seconds']['median']:.0f} s on a busy machine. "
+        "On a GPU it takes more than PFLlib's (below)."
+    )
 
 
 def _million(found: Any) -> str:

@@ -1,5 +1,7 @@
 """Benchmarks: a crash affects one case, results are compared before they are timed, and rivals compute the same."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import gpu_compare
 import gpu_parts
 from children import Case, Limits
 
+FOLDER = Path(__file__).parents[1] / "benchmarks"
 CHILD = """
 import json, os, sys, time
 case_file, result_file, folder = sys.argv[1:]
@@ -174,3 +177,61 @@ def test_the_jitted_loop_computes_what_the_engine_computes(cls):
             lambda leaf, i=i: engine.layout.by_id(leaf)[i], engine.state.clients
         )
         assert_close(loop.states[i], states, 1e-5)
+
+
+def claims():
+    """Rows of the table of claims: command, and the cell with its files."""
+    page = (FOLDER / "README.md").read_text("utf-8")
+    table = page.split("## One command a claim")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return [(row[1], row[2]) for row in rows[2:]]
+
+
+def test_every_claim_has_a_command_with_its_options_and_its_files():
+    scripts = set()
+    named = set()
+    for command, files in claims():
+        if "make bench" not in command:
+            script, *words = re.findall(r"[\w./-]+\.py|--[\w-]+", command)
+            scripts.add(Path(script).name)
+            text = (FOLDER.parent / script).read_text("utf-8")
+            assert f"python {script}" in text
+            for option in words:
+                assert option in text
+        for pattern in re.findall(r"`([^`]+)`", files):
+            found = {path.name for path in (FOLDER / "results").glob(pattern)}
+            assert found, pattern
+            named |= found
+    page = (FOLDER / "README.md").read_text("utf-8")
+    unnamed = {path.name for path in (FOLDER / "results").iterdir()} - named
+    assert all(name in page or Path(name).suffix == ".png" for name in unnamed)
+    measuring = {
+        path.name
+        for path in FOLDER.glob("*.py")
+        if "= parser(__doc__" in path.read_text("utf-8")
+    }
+    assert {name for name in measuring - scripts if name not in page} == set()
+
+
+@pytest.mark.long
+def test_benchmarks_run_at_their_smallest_size(tmp_path):
+    rng = np.random.default_rng(0)
+    images = {
+        f"{what}_{split}": values
+        for split, number in (("train", 400), ("test", 40))
+        for what, values in (
+            ("x", rng.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8)),
+            ("y", np.arange(number) % 10),
+        )
+    }
+    np.savez(tmp_path / "cifar10.npz", **images)
+    small = "--clients 3 --images 4 --tests 20 --epochs 1 --rounds 2"
+    for words in (
+        ["short_runs.py", "--runs", "4", "8", "--workers", "1"],
+        ["blazefl_rival.py", "--data-dir", str(tmp_path), *small.split()],
+    ):
+        out = tmp_path / f"{words[0]}.json"
+        command = [sys.executable, str(FOLDER / words[0]), *words[1:], "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert out.exists()

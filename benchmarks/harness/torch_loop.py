@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,52 @@ def lenet5(channels: Sequence[int] = (64, 64), num_classes: int = 10) -> nn.Sequ
         nn.Flatten(), nn.Linear(25 * channels[1], 120), nn.ReLU(), nn.Linear(120, 64), nn.ReLU(),
         nn.Linear(64, num_classes),
     )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions beside a residual connection, or a 1 x 1 one where shapes differ."""
+
+    def __init__(self, before: int, after: int, stride: int, groups: int | None):
+        super().__init__()
+        self.own = nn.Sequential(
+            *_normalized(before, after, 3, stride, groups), nn.ReLU(),
+            *_normalized(after, after, 3, 1, groups),
+        )  # fmt: skip
+        self.past = nn.Sequential()
+        if stride > 1 or before != after:
+            self.past = nn.Sequential(*_normalized(before, after, 1, stride, groups))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
+        return torch.relu(self.own(x) + self.past(x))
+
+
+def _normalized(
+    before: int, after: int, size: int, stride: int, groups: int | None
+) -> list[nn.Module]:
+    norm = nn.BatchNorm2d(after)
+    if groups is not None:
+        norm = nn.GroupNorm(groups, after)
+    return [nn.Conv2d(before, after, size, stride, size // 2, bias=False), norm]
+
+
+def resnet18(
+    groups: int | None = None,
+    channels: Sequence[int] = (64, 128, 256, 512),
+    num_classes: int = 10,
+) -> nn.Sequential:
+    """ResNet-18 for small images, with GroupNorm of so many groups, or BatchNorm."""
+    layers = [*_normalized(3, channels[0], 3, 1, groups), nn.ReLU()]
+    before = channels[0]
+    for stage, after in enumerate(channels):
+        layers += [
+            Residual(before, after, 1 + (stage > 0), groups),
+            Residual(after, after, 1, groups),
+        ]
+        before = after
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes)
+    )
 
 
 def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
@@ -198,10 +244,17 @@ class Processes:
     Args:
         examples: as for `TorchLoop`.
         number: of processes.
+        model: that makes the network in each process.
         options: of `TorchLoop`.
     """
 
-    def __init__(self, examples: Sequence, number: int, **options: bool):
+    def __init__(
+        self,
+        examples: Sequence,
+        number: int,
+        model: Callable[[], nn.Sequential] = lenet5,
+        **options: bool,
+    ):
         context = multiprocessing.get_context("spawn")
         self.ends = []
         self.processes = []
@@ -209,7 +262,7 @@ class Processes:
             ours, theirs = context.Pipe()
             share = tuple(part[i::number] for part in examples)
             process = context.Process(
-                target=_serve, args=(theirs, share, options), daemon=True
+                target=_serve, args=(theirs, share, model, options), daemon=True
             )
             process.start()
             self.ends.append(ours)
@@ -234,11 +287,16 @@ class Processes:
             process.join()
 
 
-def _serve(end: Any, examples: Sequence, options: dict[str, bool]) -> None:
+def _serve(
+    end: Any,
+    examples: Sequence,
+    model: Callable[[], nn.Sequential],
+    options: dict[str, bool],
+) -> None:
     torch.set_num_threads(1)
-    model = lenet5()
-    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    loop = TorchLoop(model, examples, **options)
+    network = model()
+    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    loop = TorchLoop(network, examples, **options)
     end.send(True)
     while (name := end.recv()) is not None:
         getattr(loop, name)()

@@ -26,10 +26,23 @@ TILE = 2  # outputs of a tile of `tiles`, in both directions
 NARROW = 16  # with at most so many outputs of a pixel, tiles of them make faster products
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # nodes of Winograd's polynomials, beside infinity
 WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than they save
+WINOGRAD_SAVES = (
+    2000  # products of a pair of channels, as many as transforms of kernels cost
+)
 
 
-def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
-    """Return the strategy of "auto" for a kernel (height, width, c, n); others unchanged."""
+def resolve(
+    strategy: str,
+    kernel_shape: Sequence[int] = (5, 5, 64, 64),
+    out_shape: Sequence[int] = (10, 10, 10),
+) -> str:
+    """Return the strategy of "auto", others unchanged.
+
+    Args:
+        strategy: of `convolve`.
+        kernel_shape: (height, width, c, n).
+        out_shape: (batch, h, w) of the outputs.
+    """
     check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, outputs = kernel_shape
     fits = max(height, width) <= len(POINTS)
@@ -44,9 +57,20 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
         return "xla"
     if platform() == "gpu" or min(height, width) == 1:
         return "patches"
-    if fits and channels >= WINOGRAD_CHANNELS:
+    saves = fits and saved_by_winograd(height, width, out_shape) >= WINOGRAD_SAVES
+    if saves and channels >= WINOGRAD_CHANNELS:
         return "winograd"
     return "tiles" if outputs <= NARROW else "patches"
+
+
+def saved_by_winograd(height: int, width: int, out_shape: Sequence[int]) -> int:
+    """Products that Winograd's filtering saves for each pair of an input and an output channel."""
+    batch, out_height, out_width = out_shape
+    size = len(POINTS) + 1
+    down = -(-out_height // (size + 1 - height))
+    across = -(-out_width // (size + 1 - width))
+    plain = height * width * out_height * out_width
+    return batch * (plain - size**2 * down * across)
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
@@ -65,13 +89,15 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
         strategy: "patches", "tiles", "winograd", "xla", or "auto": the measured choice on CPUs and
-            GPUs, "xla" elsewhere.
+            GPUs (`resolve`), "xla" elsewhere.
         stride: of the windows, in both directions; above 1, patches replace tiles and winograd.
 
     Returns:
         (batch, 1 + (h - kernel height) // stride, 1 + (w - kernel width) // stride, n).
     """
-    strategy = resolve(strategy, kernel.shape)
+    out_height = 1 + (x.shape[1] - kernel.shape[0]) // stride
+    out_width = 1 + (x.shape[2] - kernel.shape[1]) // stride
+    strategy = resolve(strategy, kernel.shape, (x.shape[0], out_height, out_width))
     if strategy == "xla":
         dtype = jnp.result_type(x, kernel)  # as matrix products promote their operands
         return jax.lax.conv_general_dilated(

@@ -82,6 +82,12 @@ def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypa
     assert resolve("auto", (5, 5, 6, 16)) == "tiles"  # few inputs and outputs of a pixel
     assert resolve("auto", (3, 3, 16, 16)) == "winograd"
     assert resolve("auto", (5, 1, 1, 16)) == "patches"  # a series
+    for out_shape, expected in (
+        ((10, 4, 4), "patches"),  # too few outputs for the transforms of a kernel
+        ((20, 4, 4), "winograd"),
+        ((200, 2, 2), "patches"),  # a quarter of each tile
+    ):
+        assert resolve("auto", (3, 3, 256, 256), out_shape) == expected
     for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
         monkeypatch.setattr(
             convolution.jax, "default_backend", lambda backend=backend: backend
