@@ -19,7 +19,7 @@ from sklearn.metrics import f1_score
 import fedjax_srp as srp
 from fedjax_srp.lab.grids import points as grid_points
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "without_hashes")
 ROOT = Path(__file__).parent.parent
 
 

@@ -183,7 +183,7 @@ def test_simulate_takes_the_three_ways():
     with refused("clock='radnom' .*random"):
         simulated(algorithm, clock="radnom")
     simulation = srp.Simulation(algorithm, DATA, clock="random", participation="full")
-    assert simulation.init(jax.random.key(0)).clients is not None
+    assert jax.eval_shape(simulation.init, jax.random.key(0)).clients is not None
 
 
 def test_methods_take_texts_and_names_with_options():

@@ -16,7 +16,7 @@ FEDAVG = srp.algorithms.FedAvg(model(), TRAINING)
 def test_seconds_of_batches_and_megabits_are_seconds_of_a_round():
     seconds = np.array([0.5, 2.0, 1.0])
     clock = Devices.measured(seconds, down_mbit=2.0, up_mbit=[1.0, 2.0, 4.0])
-    history = simulate(FEDAVG, DATA, 1, clock=clock)
+    history = simulate(FEDAVG, DATA, 1, clock=clock, evaluations=())
     batches = 2 * np.array([3, 1, 3])  # epochs, batches of 4
     link = 8e-6 * (history.bytes_down / 2 + history.bytes_up / np.array([1.0, 2.0, 4.0]))
     np.testing.assert_allclose(history.client_time, seconds * batches + link, rtol=1e-5)
@@ -26,7 +26,8 @@ def test_a_step_on_the_head_alone_is_less_than_a_batch():
     fedrep = srp.algorithms.FedRep(model(), TRAINING, head_epochs=5)
     clock = Devices.measured(1.0, 1e6, 1e6)
     of_fedrep, of_fedavg = (
-        simulate(each, DATA, 1, clock=clock).client_time for each in (fedrep, FEDAVG)
+        simulate(each, DATA, 1, clock=clock, evaluations=()).client_time
+        for each in (fedrep, FEDAVG)
     )
     assert (of_fedavg < of_fedrep).all()
     assert (of_fedrep < (1 + 5 / 2) * of_fedavg).all()

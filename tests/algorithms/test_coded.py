@@ -188,7 +188,7 @@ NUM_VALUES = (
 
 
 def test_bytes_are_those_of_the_wire():
-    assert simulate(small("FedAvg"), DATA, 1).bytes_up == 4 * NUM_VALUES
+    assert prepared(small("FedAvg"), DATA).sizes.messages.sent == 4 * NUM_VALUES
     history = simulate(Coded(small("FedAvg"), Quantized(8), Half()), DATA, 1)
     bits = 8 * NUM_VALUES + 4 * 32 + 1  # scales of 4 arrays; model or change
     assert history.bytes_up == -(-bits // 8)

@@ -189,7 +189,7 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
 
 
 @pytest.mark.short(
-    *(f"{name}-{OTHERS[0]}" for name in SHORT),
+    *(f"{name}-{OTHERS[0]}" for name in CORE),
     f"fedavg-{OTHERS[1]}",
 )
 @pytest.mark.parametrize("layout_name", OTHERS)

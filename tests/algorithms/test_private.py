@@ -70,9 +70,10 @@ def test_without_clip_and_noise_every_bit_is_that_of_the_algorithm(
 
 def test_fedrep_keeps_its_first_head_at_the_server_and_is_itself_otherwise():
     fedrep = small("FedRep")
-    alone = simulate(fedrep, DATA, keep_clients=True)
+    options = {"evaluations": (), "keep_clients": True}
+    alone = simulate(fedrep, DATA, **options)
     first = first_server(fedrep, DATA)
-    run = simulate(private(fedrep, None, unsent="initial"), DATA, keep_clients=True)
+    run = simulate(private(fedrep, None, unsent="initial"), DATA, **options)
     assert_same_bits(run.server_state.representation, alone.server_state.representation)
     assert_same_bits(run.client_states, alone.client_states)
     assert not np.array_equal(
@@ -315,7 +316,7 @@ def test_every_algorithm_is_private_or_refused_in_one_line(name):
 
     def server_after(clip):
         algorithm = private(uniform(name), clip, size=data.num_clients, unsent="initial")
-        return simulate(algorithm, data, 1, keep_clients=True).server_state
+        return simulate(algorithm, data, 1, evaluations=()).server_state
 
     server = server_after(1e-9)
     expected = first_server(private(uniform(name), unsent="initial"), data)
@@ -328,6 +329,7 @@ def test_every_algorithm_is_private_or_refused_in_one_line(name):
 def test_a_clip_keeps_the_ratio_of_what_a_client_sends():
     """q-FedAvg's step is Delta / h: of one client it is the same under any clip, if both are clipped as they are."""
     alone = {"participation": srp.participation.Uniform(1), "num_rounds": 1}
+    alone |= {"evaluations": ()}
     algorithm = small("QFedAvg")
     clipped = simulate(private(algorithm, 1e-3, size=1), DATA, **alone)
     assert_close(
@@ -390,7 +392,7 @@ def test_new_clients_and_criteria_get_nothing_without_noise():
     with refused("gradient"):
         prepared(private(small("FedAvg")), DATA, participation=policy)
     taking = small("FedRep", newcomers_take_mean_head=True)
-    run = simulate(private(taking, unsent="initial"), DATA, 2)
+    run = simulate(private(taking, unsent="initial"), DATA, 2, evaluations=())
     assert run.finite.all()
 
 
@@ -418,7 +420,7 @@ def test_codes_go_inside_where_the_clip_bounds_what_the_server_decodes():
 def test_an_adaptive_run_goes_on_from_parameters_and_is_evaluated():
     fedavg = small("FedAvg")
     adaptive = private(fedavg, 0.3, 0.5, quantile=0.5, count_noise=0.3)
-    params = simulate(fedavg, DATA, 1).server_state.params
+    params = jax.tree.map(lambda leaf: leaf + 1, first_server(fedavg, DATA).params)
     run = simulate(adaptive, DATA, 1, start=params, evaluations="global")
     assert set(run.accuracies) == {"global"}
     assert run.server_state.clip == run.metrics["clip_norm"][-1]

@@ -124,7 +124,7 @@ def part(state, path):
     return state
 
 
-@pytest.mark.short("moon*", "fedamp*", "doubling*")
+@pytest.mark.short("doubling*")
 @pytest.mark.parametrize("case", LIMITS)
 def test_the_two_methods_agree(case):
     limit = LIMITS[case]

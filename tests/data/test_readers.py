@@ -1246,6 +1246,7 @@ def _fits(layout, path):
         return False
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_the_record_has_the_names_of_classes(tmp_path):
     data = load(write_har(tmp_path / "har"))
     method = srp.methods.get("local_only", dataset=data, hidden=(2,))

@@ -77,7 +77,7 @@ def algorithm_of(name):
 BY_CRITERION = srp.participation.StatisticalAccuracy(initial=2)  # asks for the gradient
 
 
-@pytest.mark.short("FedRep", "FedGATE", "FedAMP")
+@pytest.mark.short("FedRep", "FedGATE")
 @pytest.mark.parametrize("name", ["FedRep", "SCAFFOLD", "FedGATE", "FedAMP"])
 def test_a_wrapped_algorithm_runs_as_the_inner_one(name):
     inner = algorithm_of(name)

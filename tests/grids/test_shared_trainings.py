@@ -127,6 +127,7 @@ class Counter(FederatedAlgorithm):
         return lambda x: jnp.zeros((x.shape[0], 10))
 
 
+@pytest.mark.short("objects-step", "texts-evaluation")
 @pytest.mark.parametrize("field", ["step", "evaluation"])
 @pytest.mark.parametrize("as_objects", [True, False], ids=["objects", "texts"])
 def test_integers_and_a_users_field_called_evaluation_have_trainings_of_their_own(
