@@ -80,7 +80,9 @@ def main() -> None:
     srp.use_all_cores()
     found: dict[str, Any] = machine()
     found["resident_gib_before"] = resident_memory() / GIB
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    runs = Path("runs")
+    runs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=runs) as folder:
         federations = {}
         for clients in args.clients:
             place = Path(folder) / str(clients)
