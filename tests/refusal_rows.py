@@ -23,6 +23,7 @@ from fedjax_srp import clocks, messages, models, participation, plots, theory
 from fedjax_srp.lab.commands.report import report
 
 FEDAVG = srp.algorithms.FedAvg(MLP)
+LOCAL = srp.algorithms.LocalOnly(MLP)
 METHOD = srp.methods.get("fedavg", dataset=DATA, hidden=(3,))
 FIXED = clocks.Fixed
 NAN, INF = float("nan"), float("inf")
@@ -419,6 +420,7 @@ PATHS = {
     "History.load": of_path(srp.History.load, "directory"),
     "History.save": of_path(HISTORY.save, "directory"),
     "checkpoint_dir": of_path(srp.simulate, "checkpoint_dir", **RUN),
+    "states_dir": of_path(srp.simulate, "states_dir", **RUN | {"algorithm": LOCAL}),
     "json_lines": of_path(srp.watch.json_lines, "path", "log"),
     "data.load of data_dir": of_path(srp.data.load, "data_dir", name="mnist"),
     "data.load": of_path(srp.data.load, "name"),

@@ -37,6 +37,7 @@ SETTINGS = {
     "progress": ("", False),
     "checkpoint_dir": ("", "elsewhere"),
     "keep_clients": ("", True),
+    "states_dir": ("", "elsewhere"),
     "callback": (
         "",
         print,

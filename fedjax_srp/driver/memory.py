@@ -38,7 +38,7 @@ CPU_FACTOR, SERVER_FACTOR = 1.5, 2.0
 
 REMEDIES = {  # of a simulation that does not fit, by the largest part of its memory
     "data": "shard_data=True on several devices, fewer examples",
-    "clients": "more devices, fewer clients",
+    "clients": "states_dir, more devices, fewer clients",
     "server": "a smaller model",
     "schedule": "fewer clients, a smaller pool",
     "working": "a smaller chunk_size, a smaller model",
@@ -126,6 +126,9 @@ def estimate(run: Prepared) -> Memory:
         cohort, _ = policy.select(key, of_policy, times)
         return of_policy, of_clock, cohort, times
 
+    in_memory = layout.owned
+    if run.settings.states_dir is not None:
+        in_memory = 0  # those of the participants, whose number may be traced
     largest = layout.by_chunk_size[0]
     training, judging = sizes.client.at_once(layout.platform)
     evaluated_at_once = layout.evaluation_chunk if run.evaluations else 0
@@ -140,7 +143,7 @@ def estimate(run: Prepared) -> Memory:
         data=math.ceil(
             num_bytes(run.data) / (layout.num_devices if run.settings.shard_data else 1)
         ),
-        clients=layout.owned * sizes.client.state * seeds,
+        clients=in_memory * sizes.client.state * seeds,
         server=sizes.server_state * seeds,
         schedule=num_bytes(
             jax.eval_shape(schedule, jax.random.key(0), run.policy, run.fitted_clock)

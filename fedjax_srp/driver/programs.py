@@ -384,6 +384,12 @@ class Program:
         )
         return state, Segment(rounds, faults, segment.scores)
 
+    def run(
+        self, function: Function, *args: Any, root: Key, data: FederatedSource
+    ) -> Any:
+        """Run one more function of this simulation, compiled at its first call."""
+        return self._run(function, *args, root, self._placed, data)
+
     def _length(self, length: int) -> Array:
         """A number of rounds as an argument of the program; with seeds, for each of them."""
         seeds = () if self.spec.num_seeds is None else (self.spec.num_seeds,)

@@ -44,6 +44,8 @@ class Settings:
             or other limits; the result equals that of an uninterrupted run, bit for bit. The folder holds two or three
             copies of all states, one or two at the end. Only one process can use it at a time.
         keep_clients: keep the states of all clients at the end, `history.client_states`.
+        states_dir: keep the states of all clients in a file of this new folder, and in memory only those of a round's
+            participants. Results are the same, bit for bit. What it costs, and what it does not go with, is in Scaling.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
             "all" for every one, () for none.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
@@ -71,6 +73,7 @@ class Settings:
     progress: bool = True
     checkpoint_dir: str | os.PathLike | None = None
     keep_clients: bool = False
+    states_dir: str | os.PathLike | None = None
     evaluations: str | Sequence[str] | None = None
     devices: Devices = None
     shard_data: bool = False

@@ -41,6 +41,7 @@ from fedjax_srp.driver.progress import Bar, progress_after
 from fedjax_srp.driver.record import fingerprint, identify_runs
 from fedjax_srp.driver.round_log import Records
 from fedjax_srp.driver.settings import Settings, takes_settings
+from fedjax_srp.driver.stored import StoredProgram
 from fedjax_srp.parts.checks import checked, is_key, short
 from fedjax_srp.parts.options import full_names
 from fedjax_srp.parts.part import rebuilt, with_values
@@ -302,6 +303,8 @@ def _run(bar: Bar, run: Prepared, root: Key, seeds: range | None) -> list[Histor
     begin = time.perf_counter()
     settings = run.settings
     compiled = run.program()
+    if settings.states_dir is not None:
+        compiled = StoredProgram(run)
     compiled.announce = bar.compiling
     compiled.longest = min(settings.eval_every, settings.num_rounds)
     root, data = run.placed(root)
@@ -354,7 +357,7 @@ def _run(bar: Bar, run: Prepared, root: Key, seeds: range | None) -> list[Histor
         if settings.throw and records and not records["finite"].all():
             break
         length = settings.next_evaluation(completed) - completed
-        if not rounds_run:
+        if not rounds_run and settings.states_dir is None:
             memory.check_working(run, compiled.working_bytes(state, root, data))
         compiled_before = compiled.compile_seconds
         segment_begin = time.perf_counter()

@@ -19,6 +19,7 @@ from fedjax_srp.base import (
 from fedjax_srp.participation.cohorts import (
     available_among,
     check_at_most,
+    order_by,
     request,
     restricted_to,
 )
@@ -182,5 +183,7 @@ def _drawn(key: Key, weight: Array, allowed: Array, size: Array) -> Array:
     # The largest of log weight + Gumbel noise; clients of weight 0 come last.
     score = jnp.log(jnp.maximum(weight, 1e-30)) + jax.random.gumbel(key, weight.shape)
     score = jnp.where(allowed, score, -jnp.inf)
-    rank = jnp.argsort(jnp.argsort(score, descending=True)).astype(jnp.int32)
-    return allowed & (rank < size)
+    ids = jnp.arange(score.shape[0], dtype=jnp.int32)
+    best_first = order_by(-score, ids)
+    is_drawn = jnp.zeros_like(allowed).at[best_first].set(ids < size)
+    return allowed & is_drawn

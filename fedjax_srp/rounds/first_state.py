@@ -38,15 +38,19 @@ def first_state(
     data: FederatedSource,
     layout: Layout,
     begin: PyTree | None = None,
+    keeps_clients: bool = True,
 ) -> Start:
     """The state before the first round, after the phases of the start; these are left out if `begin` is given.
 
-    `begin` is a server state, or its parameters, see `driver.given`. Clients, policy and clock begin as ever.
+    `begin` is a server state, or its parameters, see `driver.given`. Clients, policy and clock begin as ever; with
+    `keeps_clients` False the state has no clients, see `driver.stored`.
     """
     key_server = named_key(named_key(root, "server"), "init")
     server = as_arrays(algorithm.init(key_server, data))
     server = begun(algorithm, server, begin)
-    clients = init_clients(algorithm, server, root, data, layout)
+    clients: PyTree = ()
+    if keeps_clients:
+        clients = init_clients(algorithm, server, root, data, layout)
     key_policy = named_key(named_key(root, "participation"), "init")
     policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
     key_clock = named_key(named_key(root, "clock"), "init")
@@ -86,10 +90,12 @@ def init_clients(
     root: Key,
     data: FederatedSource,
     layout: Layout,
+    rows: Array | None = None,  # int32, among those of the device
 ) -> PyTree:
-    """The states of this device's clients before any training, leaves (owned, ...)."""
+    """The states of this device's clients before any training, leaves (owned, ...); with `rows`, of these alone."""
     key_clients = named_key(named_key(root, "training"), "init")
-    batch = min(layout.chunk_size, layout.owned)
+    number = layout.owned if rows is None else rows.shape[0]
+    batch = min(layout.chunk_size, number)
 
     def init_client(row: Array) -> PyTree:
         client_id = device_index(layout) + layout.num_devices * row
@@ -101,13 +107,14 @@ def init_clients(
 
     def fill(index: Array, states: PyTree) -> PyTree:
         # The last batch may overlap the one before.
-        first = jnp.minimum(index * batch, layout.owned - batch)
-        rows = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
+        first = jnp.minimum(index * batch, number - batch)
+        places = first + jnp.arange(batch, dtype=jnp.int32)
+        new = jax.vmap(init_client)(places if rows is None else rows[places])
         put_in = jax.lax.dynamic_update_slice_in_dim
-        return jax.tree.map(lambda leaf, new: put_in(leaf, new, first, 0), states, rows)
+        return jax.tree.map(lambda leaf, of: put_in(leaf, of, first, 0), states, new)
 
     # In place: `lax.map` would hold all states twice if batches do not divide them.
     shapes = jax.eval_shape(init_client, jnp.int32(0))
-    zeros = lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype)
-    num_batches = -(-layout.owned // batch)
+    zeros = lambda leaf: jax.lax.full((number, *leaf.shape), 0, leaf.dtype)
+    num_batches = -(-number // batch)
     return jax.lax.fori_loop(0, num_batches, fill, jax.tree.map(zeros, shapes))

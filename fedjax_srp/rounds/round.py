@@ -39,6 +39,7 @@ from fedjax_srp.contract.checks import GRADIENT
 from fedjax_srp.rounds.client_data import DataAccess, data_access
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, takes_part, wasted_time
 from fedjax_srp.rounds.sharding import (
+    Held,
     Layout,
     Window,
     everywhere,
@@ -345,7 +346,11 @@ def _download(
     is_real = takes_part(cohort)
     # Rows of non-participants repeat the first.
     ids = jnp.where(is_real, cohort.client_ids, cohort.client_ids[0])
-    shown = everywhere(layout, jax.vmap(exchange.shown)(states), ids)
+    if isinstance(states, Held):
+        of_all = states._replace(rows=jax.vmap(exchange.shown)(states.rows))
+    else:
+        of_all = jax.vmap(exchange.shown)(states)
+    shown = everywhere(layout, of_all, ids)
     participants = Participants(shown, is_real, ids)
 
     def mixed(state: ClientState, context: RoundContext) -> PyTree:

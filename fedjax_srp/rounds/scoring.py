@@ -12,6 +12,7 @@ from fedjax_srp.base import (
     ClientData,
     ClientOutput,
     ClientState,
+    Cohort,
     FederatedAlgorithm,
     FederatedSource,
     Key,
@@ -40,17 +41,19 @@ def judge_clients(
     round_index: Array,
     root: Key,
     layout: Layout,
+    cohort: Cohort | None = None,
 ) -> dict[str, Array]:
-    """Judge every client after `round_index` rounds.
+    """Judge every client after `round_index` rounds, or some of them.
 
     Returns:
         name -> (owned,) on every device, see `gather`.
     """
     layout = layout.for_evaluation()
-    cohort = all_clients(layout.num_clients)
+    everybody = all_clients(layout.num_clients)
     context = RoundContext(
-        round_index, cohort.stage, cohort.size, layout.num_clients, cohort.size
+        round_index, everybody.stage, everybody.size, layout.num_clients, everybody.size
     )
+    cohort = everybody if cohort is None else cohort
 
     def client(
         key: Key, state: ClientState, client_data: Any, context: RoundContext
@@ -73,8 +76,9 @@ def score_clients(
     state: SimulationState,
     root: Key,
     layout: Layout,
+    cohort: Cohort | None = None,
 ) -> dict[str, tuple[Array, Array]]:
-    """Score every client at this state under each named evaluation.
+    """Score every client at this state under each named evaluation; with a cohort, its clients alone.
 
     An evaluation sees the client's training data only; its predictions are scored on the client's test data here.
 
@@ -93,7 +97,9 @@ def score_clients(
             total, count = score(where, data, predict, test)
             return {"score": total, "count": count}
 
-        records = judge_clients(judge, data, state.clients, state.round, root, layout)
+        records = judge_clients(
+            judge, data, state.clients, state.round, root, layout, cohort
+        )
         return gather(layout, (records["score"], records["count"]))
 
     return {name: scores(name) for name in names}

@@ -260,6 +260,13 @@ def map_bits(move: Callable[[Array], Array], tree: PyTree) -> PyTree:
     return jax.tree.map(moved, tree)
 
 
+class Held(NamedTuple):
+    """States of some of a device's clients: those of a round, where a file has the others (`driver.stored`)."""
+
+    rows: PyTree  # leaves (held, ...)
+    row_of: Array  # (owned,) int32: the row of each client; `held` for those whose states are not here
+
+
 class Window(NamedTuple):
     """Cohort positions that all devices together serve at once; the same on every device."""
 
@@ -302,8 +309,11 @@ def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
     return collect(layout, functools.partial(_rows, states), window)
 
 
-def _rows(tree: PyTree, rows: Array) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[rows], tree)
+def _rows(states: PyTree, rows: Array) -> PyTree:
+    """The states of clients, by their rows among those of their owner."""
+    if isinstance(states, Held):
+        return _rows(states.rows, states.row_of[rows])
+    return jax.tree.map(lambda leaf: leaf[rows], states)
 
 
 def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
@@ -369,7 +379,11 @@ def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
             rows,
         )
     write = lambda leaf, new: leaf.at[target].set(new, mode="drop")
-    return jax.tree.map(write, states, rows)
+    if not isinstance(states, Held):
+        return jax.tree.map(write, states, rows)
+    nowhere = jax.tree.leaves(states.rows)[0].shape[0]
+    target = states.row_of.at[target].get(mode="fill", fill_value=nowhere)
+    return states._replace(rows=jax.tree.map(write, states.rows, rows))
 
 
 def gather(layout: Layout, tree: PyTree) -> PyTree:

@@ -348,7 +348,14 @@ def test_functions_show_the_settings_with_defaults_and_texts(function):
 
 
 def test_the_command_line_has_the_defaults_and_texts_of_the_settings():
-    hidden = {"checkpoint_dir", "keep_clients", "throw", "name", "callback"}
+    hidden = {
+        "checkpoint_dir",
+        "keep_clients",
+        "states_dir",
+        "throw",
+        "name",
+        "callback",
+    }
     assert SIMULATION.keys() == FIELDS.keys() - hidden
     for name, option in SIMULATION.items():
         assert option.default == FIELDS[name]

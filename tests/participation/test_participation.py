@@ -10,7 +10,7 @@ import pytest
 from policy_helpers import random_times, ranked, times_of
 
 from fedjax_srp import participation
-from fedjax_srp.participation.cohorts import k_fastest
+from fedjax_srp.participation.cohorts import jobs_of, k_fastest, order_by
 
 KEY = jax.random.key(0)
 POLICIES = [
@@ -122,3 +122,27 @@ def test_the_fastest_are_found_without_a_full_sort():
     text = jax.jit(scanned).lower(jnp.arange(1000, dtype=jnp.float32)).compile().as_text()
     assert "TopK" in text
     assert " sort(" not in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_clients_are_ordered_as_numpy_orders_them(dtype):
+    rng = np.random.default_rng(0)
+    some = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1.5, -1.5, 3e-5, -3e-5]
+    values = np.concatenate([rng.choice(some, 200), rng.standard_normal(100)])
+    values = values.astype(dtype)
+    ids = rng.permutation(1000)[: len(values)].astype(np.int32)
+    wanted = ids[np.lexsort((ids, values))]
+    found = jax.jit(order_by)(values, ids)
+    assert found.dtype == np.int32
+    assert found.tolist() == wanted.tolist()
+    in_turn = jax.vmap(order_by)(jnp.stack([values, values[::-1]]), np.stack([ids, ids]))
+    assert in_turn[0].tolist() == wanted.tolist()
+    assert in_turn[1].tolist() == ids[np.lexsort((ids, values[::-1]))].tolist()
+
+
+def test_clients_that_begin_a_job_come_first_by_id():
+    begins = np.random.default_rng(0).random(50) < 0.3
+    jobs = jobs_of(jnp.asarray(begins))
+    assert jobs.client_ids.tolist() == [*np.flatnonzero(begins), *np.flatnonzero(~begins)]
+    assert jobs.client_ids.dtype == jnp.int32
+    assert jobs.size == begins.sum()

@@ -62,6 +62,7 @@ _REFUSED = {  # options of `run`, and arguments of `simulate`, that are refused 
     "key": "give seed",
     "keep_clients": "give models",
     "checkpoint_dir": "a grid keeps its checkpoints by itself",
+    "states_dir": "call simulate with it",
 }
 _OF_EVERY_RUN = (run_options.FIXED | {"data"}) - {
     "model",

@@ -62,7 +62,7 @@ _DIVISION = {
 }
 DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
 SIMULATION = written(
-    Settings, leave_out=("checkpoint_dir", "keep_clients", "throw", "name")
+    Settings, leave_out=("checkpoint_dir", "keep_clients", "states_dir", "throw", "name")
 )
 _CLOCK = (
     "time of each client for a unit of local work: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
