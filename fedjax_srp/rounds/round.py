@@ -36,6 +36,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.contract.checks import GRADIENT
+from fedjax_srp.parts.pytrees import take as take_rows
 from fedjax_srp.rounds.client_data import DataAccess, data_access
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, takes_part, wasted_time
 from fedjax_srp.rounds.sharding import (
@@ -143,13 +144,13 @@ def cohort_pass(
         positions = first + window_positions(sized)
         active = positions < cohort.size
         # A padded slot repeats the first participant without work and with weight zero.
-        ids = jnp.where(active, client_ids[positions], client_ids[0])
+        ids = jnp.where(active, take_rows(client_ids, positions), client_ids[0])
         away = batch_max(jnp.minimum(first + sized.window, cohort.size) > at_home)
         window = Window(ids, active, away)
         # Read once, before new states are written.
         rows = barrier(take(sized, states, window))
         of_chunk = {
-            name: my_chunk(sized, jnp.where(active, values[positions], 0))
+            name: my_chunk(sized, jnp.where(active, take_rows(values, positions), 0))
             for name, values in of_clients.items()
         }
         mine = my_chunk(sized, ids)
