@@ -355,8 +355,11 @@ def over_epochs(
         order = random_order(key_epoch, examples.count, batch_size, capacity)
 
         def shuffled(s: Array, carry: Carry) -> Carry:
-            rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
-            valid = s * batch_size + position < examples.count
+            first = s * batch_size
+            rows = jax.lax.dynamic_slice_in_dim(
+                order, first, batch_size, allow_negative_indices=False
+            )
+            valid = first + position < examples.count
             active = (e < num_epochs) & (s < steps)
             return take(carry, Batch(rows, valid, active, first_epoch + e, s))
 

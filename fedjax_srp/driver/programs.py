@@ -206,7 +206,12 @@ def _segment(
     ) -> tuple[SimulationState, Any]:
         state, rows = carry
         state, row = one(state)
-        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+        put = functools.partial(
+            jax.lax.dynamic_update_index_in_dim,
+            index=index,
+            axis=0,
+            allow_negative_indices=False,
+        )
         return state, jax.tree.map(put, rows, row)
 
     if trains:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, Examples, Key, member_of, name_of_data
+from fedjax_srp.base import Examples, member_of, name_of_data
 from fedjax_srp.parts.checks import is_ours, per_example
-from fedjax_srp.parts.part import reason_of
+from fedjax_srp.parts.part import reason_of, type_of
 
 ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
-
-
-@jax.jit  # for its shapes, which JAX keeps for models that differ only in values
-def _outputs_of(model: Any, x: Array, key: Key) -> Array:
-    return model.logits(model.init(key), x, key)
-
-
-@jax.jit  # likewise
-def _losses_of(model: Any, outputs: Array, y: Array) -> Any:
-    return model.loss(outputs, y)
+KEPT = 64  # results for the shapes of models and examples, the most recently used ones
+# Settings of JAX that decide which operations it accepts, and their types.
+SETTINGS = ("enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion")
 
 
 class _Misfit(NamedTuple):
@@ -80,10 +74,33 @@ def _misfit(model: Any, data: Any) -> _Misfit | None:
             f"{count.dtype}{list(count.shape)} as count of train_client; "
             "give an int32 number, how many of the first rows are examples",
         )
-    return _misfit_of_examples(model, examples.x, examples.y)
+    leaves, structure = jax.tree.flatten(model)
+    settings = (getattr(jax.config, f"jax_{name}") for name in SETTINGS)
+    return _misfit_of_examples(
+        structure,
+        tuple(map(_shape, leaves)),
+        _shape(examples.x),
+        _shape(examples.y),
+        tuple(settings),
+    )
 
 
-def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    shape, dtype, is_weak = type_of(leaf)
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=is_weak)
+
+
+@functools.lru_cache(KEPT)
+def _misfit_of_examples(
+    structure: Any,
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+    x: jax.ShapeDtypeStruct,
+    y: jax.ShapeDtypeStruct,
+    settings: tuple[Any, ...],
+) -> _Misfit | None:
+    """The misfit of a model and examples; models that differ only in values share it."""
+    del settings  # of the current thread, which tracing reads
+    model = jax.tree.unflatten(structure, leaves)
     if model.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
         if model.takes_tokens:
             return _Misfit(
@@ -99,8 +116,11 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
         return _Misfit("takes classes", f"labels that are {y.dtype}; {remedy}")
 
     inputs = jax.ShapeDtypeStruct(x.shape, model.input_dtype)
+    key = jax.random.key(0)
     try:
-        outputs = jax.eval_shape(_outputs_of, model, inputs, jax.random.key(0))
+        outputs = jax.eval_shape(
+            lambda model, x: model.logits(model.init(key), x, key), model, inputs
+        )
     except (TypeError, ValueError) as error:
         if is_ours(error):
             raise
@@ -124,7 +144,8 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
     try:
         # a regression may have integer labels
         with jax.numpy_dtype_promotion("standard"):
-            per_example(jax.eval_shape(_losses_of, model, outputs, y), len(y))
+            losses = jax.eval_shape(_losses_of, model, outputs, y)
+            per_example(losses, y.shape[0])
             is_broadcast = _pairs_all(model, outputs, y)
     except (TypeError, ValueError) as error:
         return _Misfit(returns, f"{labels}, on which its loss fails: {reason_of(error)}")
@@ -137,6 +158,10 @@ def _misfit_of_examples(model: Any, x: Any, y: Any) -> _Misfit | None:
     return None
 
 
+def _losses_of(model: Any, outputs: Any, y: Any) -> Any:
+    return model.loss(outputs, y)
+
+
 def _pairs_all(model: Any, outputs: Any, y: Any) -> bool:
     """Return True if its loss broadcasts outputs (batch, 1) and labels (batch,) to (batch, batch).
 
@@ -147,7 +172,7 @@ def _pairs_all(model: Any, outputs: Any, y: Any) -> bool:
     some_outputs = jax.ShapeDtypeStruct((num_outputs, *outputs.shape[1:]), outputs.dtype)
     some_labels = jax.ShapeDtypeStruct((num_labels, *y.shape[1:]), y.dtype)
     try:
-        traced = _losses_of.trace(model, some_outputs, some_labels).jaxpr
+        traced = jax.make_jaxpr(_losses_of)(model, some_outputs, some_labels)
     except Exception:  # of any type: the loss is not ours
         return False
     is_like_a_loss = [value.shape for value in traced.out_avals] == [(num_outputs,)]

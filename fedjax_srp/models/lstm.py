@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.base import Array, Key
+from fedjax_srp.models.given_params import GivenParams
 from fedjax_srp.models.gpt import GPT, TokenModel
 from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitParams
 from fedjax_srp.parts.part import AtLeast, Count, part
 
 
-class Embedding(nn.Module):
+class Embedding(GivenParams):
     """Vectors of tokens, with one more channel: 1 for a token, 0 for padding (token 0)."""
 
     vocabulary: int
@@ -38,7 +39,7 @@ class Embedding(nn.Module):
         )
 
 
-class Recurrence(nn.Module):
+class Recurrence(GivenParams):
     """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000).
 
     It returns the last output, or the outputs at all positions. Padding, at any position, does not

@@ -11,7 +11,6 @@ from fedjax_srp.participation.cohorts import (
     check_at_most,
     make_cohort,
     order_by_time,
-    work_times,
 )
 from fedjax_srp.parts.part import AtLeast, Count, Share, part
 
@@ -115,7 +114,7 @@ class Compass(ParticipationPolicy):
         """The next group that ends, or the client that delivers alone before it."""
         num_clients = times.realised.shape[0]
         ids = jnp.arange(num_clients, dtype=jnp.int32)
-        lasts = work_times(make_cohort(ids)._replace(work=state.work), times)
+        lasts = times.of_work(make_cohort(ids)._replace(work=state.work))
         ends = jnp.where(state.begins, lasts, state.remaining)
         took = jnp.where(state.begins, lasts / state.work.astype(lasts.dtype), state.took)
         has_group = state.group < num_clients

@@ -36,6 +36,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.contract.checks import GRADIENT
+from fedjax_srp.parts.pytrees import take as take_rows
 from fedjax_srp.rounds.client_data import DataAccess, data_access
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, takes_part, wasted_time
 from fedjax_srp.rounds.sharding import (
@@ -136,50 +137,47 @@ def cohort_pass(
         return output, record(output, client_data)
 
     # Traced once, for the shapes and for the loop.
-    chunk = jax.jit(jax.vmap(one), inline=True)
-
+    @functools.partial(jax.jit, static_argnums=0, inline=True)
     def run_window(
         sized: Layout, first: Array, states: PyTree
-    ) -> tuple[ClientOutput, dict[str, Array], Window]:
+    ) -> tuple[ClientOutput, dict[str, Array], _Sums, Window]:
         """Run the window that starts at `first`."""
         positions = first + window_positions(sized)
         active = positions < cohort.size
         # A padded slot repeats the first participant without work and with weight zero.
-        ids = jnp.where(active, client_ids[positions], client_ids[0])
+        ids = jnp.where(active, take_rows(client_ids, positions), client_ids[0])
         away = batch_max(jnp.minimum(first + sized.window, cohort.size) > at_home)
         window = Window(ids, active, away)
         # Read once, before new states are written.
         rows = barrier(take(sized, states, window))
         of_chunk = {
-            name: my_chunk(sized, jnp.where(active, values[positions], 0))
+            name: my_chunk(sized, jnp.where(active, take_rows(values, positions), 0))
             for name, values in of_clients.items()
         }
-        outputs, records = chunk(
-            my_chunk(sized, ids), of_chunk, rows, access.move(window)
-        )
+        mine = my_chunk(sized, ids)
+        outputs, records = jax.vmap(one)(mine, of_chunk, rows, access.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(
             as_float, (outputs.message, outputs.weight, dict(outputs.info))
         )
         loss = outputs.loss if context.record_loss else None
-        return ClientOutput(message, outputs.state, weight, info, loss), records, window
+        outputs = ClientOutput(message, outputs.state, weight, info, loss)
+        sums = _summed(outputs, my_chunk(sized, active))
+        return outputs, records, sums, window
 
     def add_window(sized: Layout, done: Array, trip: Array, carry: Any) -> Any:
         """Add the next window to the sums; write its states and records."""
         sums, states, records = carry
         first = done + trip * sized.window
-        outputs, new_records, window = run_window(sized, first, states)
-        new = _summed(outputs, my_chunk(sized, window.active))
+        outputs, new_records, new, window = run_window(sized, first, states)
         if outputs.state is not None:
             states = put(sized, states, window, outputs.state)
         records = put(sized, records, window, new_records)
         return jax.tree.map(jnp.add, sums, new), states, records
 
-    def first_window(states: PyTree) -> tuple[ClientOutput, dict[str, Array], _Sums]:
-        outputs, records, window = run_window(layout, jnp.int32(0), states)
-        return outputs, records, _summed(outputs, my_chunk(layout, window.active))
-
-    output_shapes, record_shapes, sum_shapes = jax.eval_shape(first_window, states)
+    small = layout.by_chunk_size[-1]
+    shapes = jax.eval_shape(run_window, small, jnp.int32(0), states)
+    output_shapes, record_shapes, sum_shapes, _ = shapes
     no_sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sum_shapes)
     no_records = jax.tree.map(
         lambda leaf: jnp.zeros(layout.owned, leaf.dtype), record_shapes

@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_srp.base import Array, PyTree
 from fedjax_srp.parts.checks import check_integer, is_key, short
+from fedjax_srp.parts.pytrees import take as take_rows
 
 AXIS = "clients"
 Devices = Annotated[
@@ -300,7 +301,10 @@ def owners_first(
     at_home = of_device.any(1) & (rank < each)
     others = num_at_home + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
     place = jnp.where(at_home, num_devices * rank + owner, others)
-    ordered = [jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more)]
+    ordered = [
+        jnp.zeros_like(a).at[place].set(a, wrap_negative_indices=False)
+        for a in (client_ids, *more)
+    ]
     return num_at_home, *ordered
 
 
@@ -313,7 +317,7 @@ def _rows(states: PyTree, rows: Array) -> PyTree:
     """The states of clients, by their rows among those of their owner."""
     if isinstance(states, Held):
         return _rows(states.rows, states.row_of[rows])
-    return jax.tree.map(lambda leaf: leaf[rows], states)
+    return jax.tree.map(lambda leaf: take_rows(leaf, rows), states)
 
 
 def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
@@ -369,7 +373,9 @@ def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
     def in_window(bits: Array) -> Array:
         others = jnp.zeros((layout.window, *bits.shape[1:]), bits.dtype)
         first = device_index(layout) * layout.chunk_size
-        return jax.lax.dynamic_update_slice_in_dim(others, bits, first, 0)
+        return jax.lax.dynamic_update_slice_in_dim(
+            others, bits, first, 0, allow_negative_indices=False
+        )
 
     if layout.num_devices > 1:
         rows = jax.lax.cond(
@@ -378,7 +384,9 @@ def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
             functools.partial(map_bits, in_window),
             rows,
         )
-    write = lambda leaf, new: leaf.at[target].set(new, mode="drop")
+    write = lambda leaf, new: leaf.at[target].set(
+        new, mode="drop", wrap_negative_indices=False
+    )
     if not isinstance(states, Held):
         return jax.tree.map(write, states, rows)
     nowhere = jax.tree.leaves(states.rows)[0].shape[0]
@@ -402,8 +410,12 @@ def window_positions(layout: Layout) -> Array:
 
 def my_chunk(layout: Layout, window: Array) -> Array:
     """This device's (chunk_size, ...) part of an array over the window."""
+    if layout.num_devices == 1:
+        return window
     first = device_index(layout) * layout.chunk_size
-    return jax.lax.dynamic_slice_in_dim(window, first, layout.chunk_size)
+    return jax.lax.dynamic_slice_in_dim(
+        window, first, layout.chunk_size, allow_negative_indices=False
+    )
 
 
 def spread(
