@@ -14,7 +14,7 @@ import inspect
 import os
 import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -27,137 +27,56 @@ from fedjax_srp.parts.checks import checked, short
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PART, FUNCTION, UNKNOWN = (
-    "part",
-    "function",
-    "unknown",
-)  # keys: class of a part, name of a function, undescribed object
+# keys of a description: class of a part, name of a function, undescribed object
+PART = "part"
+FUNCTION = "function"
+UNKNOWN = "unknown"
 DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
 _PACKAGE = __name__.partition(".")[0]
-_STATELESS = (
-    type(None),
-    type,
-    types.ModuleType,
-)  # `__self__` of functions, class methods and builtins
-_MAX_ENTRIES = (
-    16  # of an array that is recorded in full; of longer ones, shape and checksum
-)
-_ROOMS = (
-    "algorithms",
-    "clocks",
-    "messages",
-    "models",
-    "participation",
-)  # importing these makes their parts known
+# `__self__` of functions, class methods and builtins
+_STATELESS = (type(None), type, types.ModuleType)
+# of an array that is recorded in full; of longer ones, shape and checksum
+_MAX_ENTRIES = 16
+# importing these makes their parts known
+_ROOMS = ("algorithms", "clocks", "messages", "models", "participation")
 _MODELS = f"{_PACKAGE}.models"
+_OPTIMIZERS = """
+adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage
+lamb lars lbfgs lion noisy_sgd novograd optimistic_adam optimistic_adam_v2
+optimistic_gradient_descent polyak_sgd radam rmsprop rprop sgd sign_sgd signum sm3
+yogi
+"""
+_SCHEDULES = """
+constant_schedule cosine_decay_schedule cosine_onecycle_schedule exponential_decay
+linear_onecycle_schedule linear_schedule piecewise_constant_schedule
+piecewise_interpolate_schedule polynomial_schedule sgdr_schedule
+warmup_constant_schedule warmup_cosine_decay_schedule
+warmup_exponential_decay_schedule
+"""
+_LOSSES = """
+cosine_distance hinge_loss huber_loss kl_divergence l2_loss log_cosh
+sigmoid_binary_cross_entropy sigmoid_focal_loss softmax_cross_entropy
+softmax_cross_entropy_with_integer_labels squared_error
+"""
+_ACTIVATIONS = """
+celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu
+log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_sign softmax softplus
+sparse_plus sparse_sigmoid squareplus standardize swish tanh
+"""
 # What a record may name. Optimizers are called when a rebuilt method runs, so other functions are not in the list.
-_FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "optax": (
-        # optimizers
-        *(
-            "adabelief",
-            "adadelta",
-            "adafactor",
-            "adagrad",
-            "adam",
-            "adamax",
-            "adamaxw",
-            "adamw",
-            "adan",
-            "amsgrad",
-        ),
-        *(
-            "fromage",
-            "lamb",
-            "lars",
-            "lbfgs",
-            "lion",
-            "noisy_sgd",
-            "novograd",
-            "optimistic_adam",
-        ),
-        *(
-            "optimistic_adam_v2",
-            "optimistic_gradient_descent",
-            "polyak_sgd",
-            "radam",
-            "rmsprop",
-            "rprop",
-            "sgd",
-        ),
-        *("sign_sgd", "signum", "sm3", "yogi"),
-        # schedules
-        *(
-            "constant_schedule",
-            "cosine_decay_schedule",
-            "cosine_onecycle_schedule",
-            "exponential_decay",
-        ),
-        *("linear_onecycle_schedule", "linear_schedule", "piecewise_constant_schedule"),
-        *(
-            "piecewise_interpolate_schedule",
-            "polynomial_schedule",
-            "sgdr_schedule",
-            "warmup_constant_schedule",
-        ),
-        *("warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule"),
-        # losses
-        *(
-            "cosine_distance",
-            "hinge_loss",
-            "huber_loss",
-            "kl_divergence",
-            "l2_loss",
-            "log_cosh",
-        ),
-        *("sigmoid_binary_cross_entropy", "sigmoid_focal_loss", "softmax_cross_entropy"),
-        *("softmax_cross_entropy_with_integer_labels", "squared_error"),
-    ),
-    "jax.nn": (
-        *(
-            "celu",
-            "elu",
-            "gelu",
-            "glu",
-            "hard_sigmoid",
-            "hard_silu",
-            "hard_swish",
-            "hard_tanh",
-            "identity",
-        ),
-        *(
-            "leaky_relu",
-            "log_sigmoid",
-            "log_softmax",
-            "mish",
-            "relu",
-            "relu6",
-            "selu",
-            "sigmoid",
-            "silu",
-            "soft_sign",
-        ),
-        *(
-            "softmax",
-            "softplus",
-            "sparse_plus",
-            "sparse_sigmoid",
-            "squareplus",
-            "standardize",
-            "swish",
-            "tanh",
-        ),
-    ),
-    _MODELS: ("cross_entropy", "half_square"),
-    f"{_MODELS}.split": ("identity",),
+_FUNCTIONS: dict[str, Sequence[str]] = {
+    "optax": [*_OPTIMIZERS.split(), *_SCHEDULES.split(), *_LOSSES.split()],
+    "jax.nn": _ACTIVATIONS.split(),
+    _MODELS: ["cross_entropy", "half_square"],
+    f"{_MODELS}.split": ["identity"],
 }
+_FLAX_LAYERS = """
+BatchNorm Conv Dense Embed GroupNorm LayerNorm RMSNorm Sequential
+"""
 # Modules of layers that a record may name.
-_LAYERS: dict[str, tuple[str, ...]] = {
-    "flax.linen": (
-        *("BatchNorm", "Conv", "Dense", "Embed", "GroupNorm", "LayerNorm", "RMSNorm"),
-        "Sequential",
-    ),
-    _MODELS: ("Convolution", "Dense"),
+_LAYERS: dict[str, Sequence[str]] = {
+    "flax.linen": _FLAX_LAYERS.split(),
+    _MODELS: ["Convolution", "Dense"],
 }
 _MADE_INSIDE = "<locals>"  # in the names of classes that may read variables around them
 _LIBRARIES = {"builtins", "equinox", "flax", "jax", "jaxlib", "numpy", "optax"}
@@ -445,7 +364,7 @@ def _public(name: str, libraries: Iterable[str] = _FUNCTIONS) -> tuple[str, Any]
     return "", None
 
 
-def _listed(name: str, lists: Mapping[str, tuple[str, ...]]) -> Any:
+def _listed(name: str, lists: Mapping[str, Sequence[str]]) -> Any:
     """Return the function or class of this name that a record may name; None for others."""
     library, found = _public(name, lists)
     is_listed = found is not None and name.rpartition(".")[2] in lists[library]
