@@ -42,8 +42,8 @@ class Job(NamedTuple):
 
 @part
 class FedCompass(FedBuff):
-    """FedCompass (Li, Chaturvedi, He et al., 2024, Algorithm 1): every part of the model
-    is shared, updates may be stale.
+    """FedCompass (Li, Chaturvedi, He et al., 2024), after its authors' code: every part of
+    the model is shared, updates may be stale.
 
     For `participation.Compass`, which gives clients so much work that they arrive in
     groups. When a group ends, the server moves by the sum of its clients' updates and of

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,16 +156,13 @@ def _describe(leaf: Any) -> str:
 
 def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
     """Raise "{what} {shapes}, {demand}: {shapes}" if structure, shapes or types are not as expected."""
-    if _types_of(returned) != _types_of(expected):
+    try:
+        chex.assert_trees_all_equal_shapes_and_dtypes(returned, expected)
+    except AssertionError:
         hint = _difference(returned, expected)
         raise ValueError(
             f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}"
-        )
-
-
-def _types_of(tree: PyTree) -> tuple[Any, list[str]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, list(map(_describe, leaves))
+        ) from None
 
 
 def _difference(returned: PyTree, expected: PyTree) -> str:
