@@ -40,6 +40,7 @@ from fedjax_srp.models.dense import (
 )
 from fedjax_srp.models.normalization import (
     example_weights,
+    has_statistics,
     with_statistics,
     without_statistics,
 )
@@ -290,7 +291,8 @@ class Step(NamedTuple):
                 each = self.loss(params, frozen, x, y, key)
                 return jnp.sum(weights * per_example(each, rows.shape[0]))
 
-        direction = without_statistics(self.gradient(objective, params, weights))
+        gradient = self.gradient(objective, params, weights)
+        direction = without_statistics(gradient)
         if self.is_in_span and not self.moves_only_rows:  # momentum, decay move all rows
             direction = of_all_rows(direction, params, rows)
         if self.training.record_loss:
@@ -301,7 +303,10 @@ class Step(NamedTuple):
         else:
             new_params = optax.apply_updates(params, updates)
         new_params = self.after_step(new_params)
-        new_params = with_statistics(new_params, params, objective, weights)
+        if has_statistics(params):
+            if self.gradient is not plain_gradient:
+                gradient = plain_gradient(objective, params, weights)
+            new_params = with_statistics(new_params, params, gradient, weights)
         new = new_params, new_state, losses
         if self.is_sequential or self.is_none_without_weight:
             return new

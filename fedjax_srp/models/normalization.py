@@ -163,21 +163,15 @@ def with_statistics_of(params: PyTree, others: PyTree) -> PyTree:
 
 
 def with_statistics(
-    params: PyTree,
-    old: PyTree,
-    objective: Callable[[PyTree, Array], Array],
-    weights: Array,
+    params: PyTree, old: PyTree, gradient: PyTree, weights: Array
 ) -> PyTree:
     """Return parameters after a step, with the statistics of `old` updated by the batch.
 
-    The compiler reuses the gradient of the step; a batch without examples leaves the statistics
-    unchanged.
+    The plain gradient of the batch's loss has their differences; a batch without examples leaves
+    the statistics unchanged.
     """
-    if not has_statistics(params):
-        return params
-    difference = jax.grad(objective)(old, weights)
 
     def updated(new: Array, old: Array, difference: Array) -> Array:
         return jnp.where(jnp.any(weights > 0), old - difference, old)
 
-    return _map_statistics(updated, params, old, difference)
+    return _map_statistics(updated, params, old, gradient)
