@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.given_params import GivenParams
 from fedjax_srp.parts.checks import check_choice, check_integer
 from fedjax_srp.xla.backend import platform
 
@@ -260,7 +259,7 @@ def max_pool(x: Array) -> Array:
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
-class Convolution(GivenParams):
+class Convolution(nn.Module):
     """A convolution of images or series by `convolve`; examples without a channel axis get one.
 
     Attributes:

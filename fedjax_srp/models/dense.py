@@ -20,7 +20,6 @@ from flax import struct
 from jax.tree_util import DictKey
 
 from fedjax_srp.base import Array, Examples, PyTree
-from fedjax_srp.models.given_params import GivenParams
 
 
 @struct.dataclass
@@ -57,7 +56,7 @@ class Inputs:
         return jax.tree.map(lambda leaf: leaf[rows], self)
 
 
-class Dense(GivenParams, nn.Dense):
+class Dense(nn.Dense):
     """A dense layer that takes examples of any shape."""
 
     def __call__(self, inputs: Array | Inputs) -> Array:  # type: ignore[override]

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.given_params import GivenParams
 from fedjax_srp.models.split import Layer, SplitModel, cross_entropy
 from fedjax_srp.parts.part import Count, part
 
 
-class TokensAndPositions(GivenParams):
+class TokensAndPositions(nn.Module):
     """The sum of a token embedding and a position embedding."""
 
     vocabulary: int

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.base import Array, Key
-from fedjax_srp.models.given_params import GivenParams
 from fedjax_srp.models.gpt import GPT, TokenModel
 from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitParams
 from fedjax_srp.parts.part import AtLeast, Count, part
 
 
-class Embedding(GivenParams):
+class Embedding(nn.Module):
     """Vectors of tokens, with one more channel: 1 for a token, 0 for padding (token 0)."""
 
     vocabulary: int
@@ -39,7 +38,7 @@ class Embedding(GivenParams):
         )
 
 
-class Recurrence(GivenParams):
+class Recurrence(nn.Module):
     """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000).
 
     It returns the last output, or the outputs at all positions. Padding, at any position, does not
