@@ -526,13 +526,14 @@ def _stored(found: Any) -> str:
     def cpu(of: Any) -> str:
         return f"{of['cpu_seconds']['median']:.2g}"
 
+    first, *_, last = many["resident_gib"]
     return (
         "With heads of 10 KB that lie in a file (`states_dir`; MLP 64-32-255-10; `python benchmarks/stored.py "
         "--clients 10000 1000000 --in-memory 10000 --repeats 3 --out benchmarks/results/stored-2-cores.json`), a round "
         f"of 1,000 of 10,000 clients takes {cpu(few)} CPU seconds, and {cpu(many)} among a million; {cpu(in_memory)} "
         f"among 10,000 in memory. The states of a million are {many['file_gib']:.1f} GiB, of which "
-        f"{many['on_disk_gib']:.2g} were written. The process, with both, took {many['resident_gib'][0]:.2f} GiB after the first rounds and "
-        f"{many['resident_gib'][-1]:.2f} after the last. The machine was busy, and the file lay in the system's cache."
+        f"{many['on_disk_gib']:.2g} were written. The process, with both, took {first:.2f} GiB after the first rounds "
+        f"and {last:.2f} after the last. The machine was busy, and the file lay in the system's cache."
     )
 
 
