@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array, Cohort, FederatedSource, Key, PyTree
+from fedjax_srp.contract.checks import check_cohorts
 from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.programs import (
     START_BY_CLIENT,
@@ -29,6 +30,7 @@ from fedjax_srp.driver.programs import (
 )
 from fedjax_srp.parts.checks import is_key
 from fedjax_srp.results.atomic import writable
+from fedjax_srp.results.errors import writing
 from fedjax_srp.rounds.first_state import Start, first_state, init_clients
 from fedjax_srp.rounds.round import SimulationState, select_cohort
 from fedjax_srp.rounds.scoring import score_clients
@@ -56,7 +58,8 @@ class StateFile:
             fields.append((name, _stored_type(leaf.dtype), leaf.shape))
         self.row = np.dtype(fields)
         self.is_known = np.zeros(num_clients, bool)
-        empty = np.lib.format.open_memmap(path, "w+", self.row, (num_clients,))
+        with writing(path.parent):
+            empty = np.lib.format.open_memmap(path, "w+", self.row, (num_clients,))
         self._begin = empty.offset
 
     def read(self, client_ids: np.ndarray) -> np.ndarray:
@@ -65,7 +68,7 @@ class StateFile:
 
     def write(self, client_ids: np.ndarray, rows: np.ndarray) -> None:
         """Write rows, by plain writes: a full disk then raises an `OSError`, where a map ends the process."""
-        with self._path.open("r+b") as file:
+        with writing(self._path.parent), self._path.open("r+b") as file:
             for client_id, row in zip(client_ids.tolist(), rows, strict=True):
                 file.seek(self._begin + client_id * self.row.itemsize)
                 file.write(row.tobytes())
@@ -95,9 +98,8 @@ class Places(NamedTuple):
     client_ids: np.ndarray  # ascending
     capacity: int
     of_clients: np.ndarray  # the place of each among the rows of all devices
-    local_rows: (
-        np.ndarray
-    )  # (num_devices * capacity,) int32: row of each among all of its owner; 0: none
+    # (num_devices * capacity,) int32: row of each among all of its owner; 0: none
+    local_rows: np.ndarray
     row_of: np.ndarray  # (num_devices * owned,) int32: as in `Held`
 
 
@@ -158,13 +160,14 @@ def _select(
 
 def _first(
     spec: Spec,
+    capacity: int,
     server: PyTree,
     rows: Array,
     root: Key,
     parts: Parts,
     data: FederatedSource,
 ) -> PyTree:
-    """The states of some clients before their first round."""
+    """The states of `capacity` clients on each device before their first round."""
     return init_clients(parts.algorithm, server, root, data, spec.layout, rows)
 
 
@@ -262,11 +265,34 @@ class StoredProgram(Program):
             program.announce = self.announce
             self._by_capacity[places.capacity] = program
         compiled_before = program.compile_seconds
+        rounds_before = np.array(state.rounds_taken)
         state, segment = program.segment(1, state._replace(clients=held), root, data)
         self.compile_seconds += program.compile_seconds - compiled_before
+        self._check_selection(places, rounds_before, state, segment)
         rows = self._on_host(state.clients.rows)[places.of_clients]
         self.file.write(places.client_ids, rows)
         return state._replace(clients=()), segment
+
+    def _check_selection(
+        self,
+        places: Places,
+        rounds_before: np.ndarray,
+        state: SimulationState,
+        segment: Segment,
+    ) -> None:
+        """Raise an error if a round had other clients than those whose states were read.
+
+        The round selects them again, in another program: a last digit of a time could differ.
+        """
+        took_part = np.flatnonzero(np.asarray(state.rounds_taken) != rounds_before)
+        if np.array_equal(took_part, places.client_ids):
+            return
+        number = int(segment.rounds.round[0]) + 1
+        check_cohorts(self.parts.policy, segment.faults, number)
+        raise RuntimeError(
+            f"states_dir={str(self._folder)!r}: round {number} had other clients than those whose states were read; "
+            "leave out states_dir"
+        )
 
     def _ids(self, selected: _Selected) -> np.ndarray:
         """The participants by id; ids of no client are left to the check of cohorts."""
@@ -329,7 +355,8 @@ class StoredProgram(Program):
 
     def _first_states(self, places: Places, root: Key, data: FederatedSource) -> PyTree:
         rows = jax.device_put(places.local_rows, self._layout.sharding(by_client=True))
-        return self.run(_FIRST, self._server, rows, root=root, data=data)
+        first = _FIRST._replace(static=(places.capacity,))
+        return self.run(first, self._server, rows, root=root, data=data)
 
     def _on_host(self, states: PyTree) -> np.ndarray:
         """Rows as in the file."""

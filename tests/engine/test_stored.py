@@ -1,6 +1,7 @@
 """States of clients in a file: the run is that in memory, bit for bit, and its memory holds one cohort."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -107,13 +108,39 @@ def test_clients_that_never_took_part_take_no_space(tmp_path):
     assert size.st_blocks * 512 < 5 * 2**20
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_disk_is_an_error_with_the_folder(tmp_path):
+    file = StateFile(tmp_path / "states.npy", 3, {"head": jnp.ones(4)})
+    (tmp_path / "states.npy").unlink()
+    (tmp_path / "states.npy").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"^.*No space .*: {str(tmp_path)!r};.*make room"):
+        file.write(np.array([1]), np.zeros(1, file.row))
+    assert not file.is_known.any()
+
+
+def started(run):
+    """Return the program of a run, its first state, and its other arguments."""
+    program = StoredProgram(run)
+    root, data = run.placed(jax.random.key(0))
+    state, _ = program.start(root, data)
+    return program, state, root, data
+
+
+def test_a_round_with_other_clients_than_were_read_is_an_error(tmp_path):
+    options = {"participation": participation.Uniform(2), "states_dir": tmp_path}
+    run = prepared(MIXED, NUMBERS, clock=CLOCK, devices=1, **options)
+    program, state, root, data = started(run)
+    read = program._ids
+    program._ids = lambda selected: read(selected)[1:]
+    with pytest.raises(RuntimeError, match=r"states_dir.*round 1 had other clients"):
+        program.segment(1, state, root, data)
+
+
 def test_a_round_holds_its_cohort_and_expects_the_next_one(tmp_path):
     options = {"participation": participation.Uniform(2), "states_dir": tmp_path}
     run = prepared(MIXED, NUMBERS, clock=CLOCK, devices=1, **options)
     assert estimate(run).clients == 0
-    program = StoredProgram(run)
-    root, data = run.placed(jax.random.key(0))
-    state, _ = program.start(root, data)
+    program, state, root, data = started(run)
     read = []
     plain_read = program.file.read
 
