@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import gc
 import hashlib
 import threading
 import time
@@ -56,8 +55,6 @@ WRITTEN_OUT = (
 # Functions whose compiled programs are kept, the most recently used ones. On a CPU each takes about 330 memory maps;
 # Linux allows a process 65,530 of them, and XLA crashes beyond that.
 FUNCTIONS_KEPT = 128
-# Dropped functions are in cycles. Python may search for these too late, so every so many functions they are collected.
-FUNCTIONS_DROPPED = 32
 
 
 class Parts(NamedTuple):
@@ -260,9 +257,6 @@ _lock = threading.Lock()  # of `_jitted`, so that two threads get the same funct
 @functools.lru_cache(maxsize=FUNCTIONS_KEPT)
 def _jitted(spec: Spec, function: Function) -> Any:
     """Jit a function over devices and seeds; JAX keeps its traces and compiled programs as long as this is kept."""
-    made = _jitted.cache_info().misses
-    if made > FUNCTIONS_KEPT and made % FUNCTIONS_DROPPED == 0:
-        gc.collect()
 
     def over_clients(*args: Any) -> Any:
         *front, _, data = args

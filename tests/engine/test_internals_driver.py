@@ -288,21 +288,6 @@ def test_dropped_functions_are_freed(without_hashes, monkeypatch):
     assert left - before < 0.2 * (kept - before)
 
 
-def test_functions_beyond_those_kept_are_collected(monkeypatch):
-    """The command line lets Python collect seldom."""
-    collected = []
-    collector = SimpleNamespace(collect=lambda: collected.append(True))
-    monkeypatch.setattr(program, "gc", collector)
-    spec = program.program(
-        counting(), srp.participation.Full(), CLOCK, (), lay_out(1, None, 6)
-    ).spec
-    program._jitted.cache_clear()
-    for number in range(program.FUNCTIONS_KEPT + 2 * program.FUNCTIONS_DROPPED):
-        program._jitted(spec, program.Function(str(number), print, (), ()))
-    assert len(collected) == 2
-    program._jitted.cache_clear()
-
-
 def test_every_float_of_every_method_is_an_argument():
     """Algorithms with half the values share the program."""
     spec_of = lambda made: (
