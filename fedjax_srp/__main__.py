@@ -1,6 +1,5 @@
 """`fedjax-srp`, and `python -m fedjax_srp`."""
 
-import gc
 import os
 import signal
 import sys
@@ -8,8 +7,6 @@ import sys
 
 def main() -> int:
     """Run the command line; Ctrl-C during its import also prints one line."""
-    # Imports and traces make many objects that stay, and JAX collects its own garbage as often as Python.
-    gc.set_threshold(200_000, 50, 50)
     # in place of closed streams, as by >&-: else a file takes their numbers, or a pipe of workers
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(file, True)
