@@ -73,7 +73,7 @@ _SAID: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Gb", "gbit", "gbits", "gbps", "gigabit", "gigabits"), ("Gbit/s",)),
 }
 _LARGEST_UNPACKED = 1 << 31  # bytes of a file in xz
-_MOST_INTERVALS = 10**8  # of all devices together
+_MOST_INTERVALS = 10**8  # of all devices together, with what fills shorter rows
 # The states of a table -> whether a device in it can train.
 _STATES = {"AVL": True, "AVL_TRAIN": True, "AVL_EVAL": False, "UN_AVL": False}
 # device -> its intervals, and the length of its trace
@@ -144,7 +144,9 @@ class AvailabilityTraces(NamedTuple):
         Example: `Available(clock, traces.intervals())`.
         """
         longest = float(self.period.max())
-        num_intervals = np.ceil(longest / self.period).max() * self.starts.size
+        of_each = np.maximum((self.starts < self.ends).sum(axis=1), 1)
+        widest = (np.ceil(longest / self.period) * of_each).max()
+        num_intervals = widest * len(self.period)  # shorter rows are filled
         if num_intervals > _MOST_INTERVALS:
             raise ArgumentError(
                 "period",
@@ -202,8 +204,9 @@ def read_times(
         if file.endswith(".npy"):
             names: list[str] = []
             table = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-            if table.ndim != 2 or table.dtype.kind not in "biuf":
+            if table.ndim not in (1, 2) or table.dtype.kind not in "biuf":
                 raise ValueError(f"{table.dtype} of shape {table.shape}")
+            table = np.atleast_2d(table)  # a time of each client is a row
         else:
             text = content.decode("utf-8-sig")
             names, lines = _header(file, text.splitlines(), client_names)
