@@ -113,6 +113,7 @@ def test_a_column_whose_name_says_another_unit_is_refused(own, name):
         ("CPU_F_AI_Score", "1/s"),
         ("latencyMs", "ms"),
         ("train_latency", "s"),
+        ("batches_of_16gb_phones", "1/s"),
     ],
 )
 def test_names_that_agree_with_the_unit_are_read(tmp_path, column, unit):
@@ -133,6 +134,8 @@ def test_names_that_agree_with_the_unit_are_read(tmp_path, column, unit):
         ("downlink", "down_Mb", "units={'downlink': 'Mbit/s'}"),
         ("uplink", "uplink megabytes", "units={'uplink': 'MB/s'}"),
         ("uplink", "up_GB", "convert it to B/s"),
+        ("uplink", "up_GBps", "convert it to B/s"),
+        ("uplink", "bytes_per_ms", "convert it to B/s"),
         ("uplink", "up_KiB", "convert it to B/s"),
     ],
 )
@@ -142,6 +145,12 @@ def test_names_of_other_units_are_refused(tmp_path, name, column, remedy):
     message = refusal(read_devices, path, **{name: column})
     assert column in message
     assert remedy in message
+
+
+def test_words_of_another_measure_are_no_units(tmp_path):
+    path = tmp_path / "devices.csv"
+    path.write_text("us_east_peak_hours\n250\n")
+    assert read_devices(path, uplink="us_east_peak_hours").uplink.tolist() == [250]
 
 
 @pytest.mark.parametrize(

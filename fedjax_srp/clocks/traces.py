@@ -50,30 +50,42 @@ _LINKS = {
     "Gbit/s": 1e9 / 8,
 }
 UNITS = {"compute": _SPEEDS | _TIMES, "downlink": _LINKS, "uplink": _LINKS}
-# Words in the name of a column -> the units that it may have; none for those that are not read.
+# Words in the name of a column -> the units that it may have.
 # Upper case is looked for first: MBps is no Mbps.
 _SAID: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), ("s",)),
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), ("ms",)),
     **dict.fromkeys(("latency", "duration", "time"), ("s", "ms")),
-    **dict.fromkeys(("us", "usec", "microsecond", "microseconds"), ()),
-    **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), ()),
-    **dict.fromkeys(("mins", "minute", "minutes", "hour", "hours"), ()),
-    **dict.fromkeys(("mflops", "gflops", "tflops", "mhz", "ghz"), ()),
     **dict.fromkeys(("Bps", "byte", "bytes"), ("B/s",)),
     **dict.fromkeys(("KBps", "kBps", "kb", "kbyte", "kbytes"), ("kB/s",)),
     **dict.fromkeys(("kilobyte", "kilobytes"), ("kB/s",)),
     **dict.fromkeys(("MBps", "mb", "mbyte", "mbytes"), ("MB/s",)),
     **dict.fromkeys(("megabyte", "megabytes"), ("MB/s",)),
-    **dict.fromkeys(("GBps", "gb", "gbyte", "gbytes", "gigabyte", "gigabytes"), ()),
-    **dict.fromkeys(("kib", "mib", "gib", "kibps", "mibps", "gibps"), ()),
+    "GBps": (),
     **dict.fromkeys(("bit", "bits", "bps"), ("bit/s",)),
     **dict.fromkeys(("Kb", "kbit", "kbits", "kbps", "kilobit", "kilobits"), ("kbit/s",)),
     **dict.fromkeys(("Mb", "mbit", "mbits", "mbps", "megabit", "megabits"), ("Mbit/s",)),
     **dict.fromkeys(("Gb", "gbit", "gbits", "gbps", "gigabit", "gigabits"), ("Gbit/s",)),
 }
+# Words of units that are not read.
+_PERIODS = (
+    *("us", "usec", "microsecond", "microseconds"),
+    *("ns", "nsec", "nanosecond", "nanoseconds"),
+    *("mins", "minute", "minutes", "hour", "hours"),
+)
+_SIZES = (
+    *("GBps", "gb", "gbyte", "gbytes", "gigabyte", "gigabytes"),
+    *("kib", "mib", "gib", "kibps", "mibps", "gibps"),
+)
+_NOT_READ = {
+    "compute": (*_PERIODS, "mflops", "gflops", "tflops", "mhz", "ghz"),
+    "downlink": _SIZES,
+    "uplink": _SIZES,
+}
+# After "per"; rates are per second.
+_NOT_PER = (*_PERIODS, "ms", "msec", "millisecond", "min", "h")
 _LARGEST_UNPACKED = 1 << 31  # bytes of a file in xz
-_MOST_INTERVALS = 10**8  # of all devices together
+_MOST_INTERVALS = 10**8  # of all devices together, with what fills shorter rows
 # The states of a table -> whether a device in it can train.
 _STATES = {"AVL": True, "AVL_TRAIN": True, "AVL_EVAL": False, "UN_AVL": False}
 # device -> its intervals, and the length of its trace
@@ -144,7 +156,9 @@ class AvailabilityTraces(NamedTuple):
         Example: `Available(clock, traces.intervals())`.
         """
         longest = float(self.period.max())
-        num_intervals = np.ceil(longest / self.period).max() * self.starts.size
+        of_each = np.maximum((self.starts < self.ends).sum(axis=1), 1)
+        widest = (np.ceil(longest / self.period) * of_each).max()
+        num_intervals = widest * len(self.period)  # shorter rows are filled
         if num_intervals > _MOST_INTERVALS:
             raise ArgumentError(
                 "period",
@@ -202,8 +216,9 @@ def read_times(
         if file.endswith(".npy"):
             names: list[str] = []
             table = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-            if table.ndim != 2 or table.dtype.kind not in "biuf":
+            if table.ndim not in (1, 2) or table.dtype.kind not in "biuf":
                 raise ValueError(f"{table.dtype} of shape {table.shape}")
+            table = np.atleast_2d(table)  # a time of each client is a row
         else:
             text = content.decode("utf-8-sig")
             names, lines = _header(file, text.splitlines(), client_names)
@@ -655,16 +670,20 @@ def _check_unit(name: str, column: str, unit: str) -> None:
     """Raise a ValueError if the name of a column says another unit than it is read in."""
     words = re.findall("[a-zA-Z]+", re.sub("([a-z]{2})([A-Z])", r"\1 \2", column))
     for before, word in zip(["", *words], words, strict=False):
-        known = _SAID.get(word, _SAID.get(word.lower()))
-        is_rate = bool(known) and before.lower() == "per"
-        if known is None or is_rate or unit in known:
-            continue
+        known = _SAID.get(word, _SAID.get(word.lower(), ()))
         said = [each for each in known if each in UNITS[name]]
+        if before.lower() == "per":
+            said = []
+            contradicts = word.lower() in _NOT_PER
+        elif said:
+            contradicts = unit not in said
+        else:
+            contradicts = bool({word, word.lower()} & {*_NOT_READ[name]})
+        if not contradicts:
+            continue
         remedy = f"convert it to {unit}, and rename the column"
         if said:
             remedy = f"give units={{{name!r}: {said[0]!r}}}, or rename the column"
-        elif known:  # of another measure: in milliseconds, of a link
-            continue
         raise ValueError(
             f"column {column!r} of {name} is read in {unit}, and its name says "
             f"{' or '.join(said) or word}; {remedy}"

@@ -97,9 +97,11 @@ def read(path: Path) -> RawArrays:
     if "class_names" in found:
         class_names = found["class_names"]
         if class_names.ndim != 1 or class_names.dtype.kind != "U":
-            raise ValueError(
-                f"name={str(path)!r}: class_names is {class_names.dtype} of shape "
-                f"{class_names.shape}; give a list of texts, one for each class"
+            raise LoadError(
+                "name",
+                str(path),
+                f": class_names is {class_names.dtype} of shape {class_names.shape}; give a "
+                "list of texts, one for each class",
             )
         found["class_names"] = tuple(class_names.tolist())
         return RawArrays(**found)

@@ -38,12 +38,13 @@ class CompassState(NamedTuple):
 class Compass(ParticipationPolicy):
     """Each job has as many units of work as let its client arrive together with others.
 
-    FedCompass (Li, Chaturvedi, He et al., 2024). A client joins the group in which it can do most
-    work, between `min_work` and `max_work` units, until the group is expected. If there is none it
-    creates a group, and does as much as lets it arrive when the clients of another group will be
-    back from their next jobs. A group ends when all its clients have arrived, or when the time from
-    its creation is `latest_factor` times what was expected. Speeds are learned: the first jobs have
-    `max_work` units, and the estimate moves towards the last job's pace by `pace_momentum`.
+    FedCompass (Li, Chaturvedi, He et al., 2024), after its authors' code. A client joins the group
+    in which it can do most work, between `min_work` and `max_work` units, until the group is
+    expected. If there is none it creates a group, and does as much as lets it arrive when the
+    clients of another group will be back from their next jobs. A group ends when all its clients
+    have arrived, or when the time from its creation is `latest_factor` times what was expected.
+    Speeds are learned: the first jobs have `max_work` units, and the estimate moves towards the
+    last job's pace by `pace_momentum`.
 
     A round of the run is one of three events, `Cohort.stage`, for the algorithm `FedCompass`:
 
@@ -53,15 +54,15 @@ class Compass(ParticipationPolicy):
 
     Then these clients begin their next jobs with the new model, the fastest first. With equal
     speeds all clients are one group from their second jobs on. An algorithm without lateness takes
-    each event as a round. Clocks under which clients come and go are refused. The work of a round
-    grows with the square of the number of clients that deliver at once: the method is for silos.
+    each event as a round. Clocks under which clients come and go are refused. Each client that
+    delivers costs the policy a pass over all clients: the method is for silos.
 
     A communication cost changes who arrives with whom, so none can be added afterwards: give it to
     the clock, `clocks.Fixed(..., communication=10)`.
 
     Args:
         min_work: Q_min, least units of work of a job.
-        max_work: Q_max, most units of work of a job; the source has five times Q_min.
+        max_work: Q_max, most units of work of a job; five times Q_min in the authors' example.
         latest_factor: lambda, how much longer a group may take than expected.
         pace_momentum: weight of the last job in the estimate of a client's speed.
 

@@ -120,6 +120,11 @@ def test_an_array_that_is_no_table_of_times(kind, tmp_path):
         srp.clocks.read_times(tmp_path / "times.npy")
 
 
+def test_an_array_of_a_time_for_each_client_is_a_row(tmp_path):
+    np.save(tmp_path / "times.npy", np.arange(1.0, 5.0))
+    assert srp.clocks.read_times(tmp_path / "times.npy").tolist() == [[1, 2, 3, 4]]
+
+
 def test_an_archive_of_arrays_is_no_table_of_times(tmp_path):
     np.savez(tmp_path / "times.npz", times=np.ones((2, 2)))
     (tmp_path / "times.npz").rename(tmp_path / "times.npy")

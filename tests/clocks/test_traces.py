@@ -258,6 +258,16 @@ def test_a_short_trace_beside_a_long_one_is_not_repeated_without_end(tmp_path):
         read_availability(write(tmp_path, table)).intervals()
 
 
+def test_a_short_trace_of_few_intervals_beside_one_of_many(tmp_path, monkeypatch):
+    """Only its own intervals are repeated: 50 times 2 of them, beside 50."""
+    monkeypatch.setattr("fedjax_srp.clocks.traces._MOST_INTERVALS", 250)
+    lines = ["device,start,end", "ann,0,1", "ann,1.5,2"]
+    lines += [f"bob,{time},{time + 1}" for time in range(0, 100, 2)]
+    lines += ["bob,99,100"]
+    traces = read_availability(write(tmp_path, "\n".join(lines) + "\n"))
+    assert traces.intervals().starts.shape == (2, 100)
+
+
 def test_a_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
     monkeypatch.setattr("fedjax_srp.clocks.traces._LARGEST_UNPACKED", 1 << 20)
     path = tmp_path / "traces.json.xz"

@@ -60,6 +60,17 @@ def test_writers_are_clients(femnist):
         assert y.tolist() == LABELS[:number]
 
 
+def test_users_whom_leaf_left_out_have_entries_without_examples(femnist):
+    """Those with a single example, in files that its first scripts wrote."""
+    expected = leaf.read(femnist)
+    for kind in ("train", "test"):
+        path = femnist / kind / f"all_data_0_keep_0_{kind}_9.json"
+        content = json.loads(path.read_text())
+        content["user_data"]["f99"] = {"x": [], "y": []}
+        path.write_text(json.dumps(content))
+    assert leaf.read(femnist).users_train.tolist() == expected.users_train.tolist()
+
+
 def test_folders_are_found_by_name_and_in_leafs_data_folder(femnist, tmp_path):
     assert "femnist" in names(tmp_path)
     by_name = load("femnist", data_dir=tmp_path)

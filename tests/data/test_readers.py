@@ -990,6 +990,11 @@ def test_leafs_shakespeare(tmp_path):
         ("test", [" be o"], ["!"]),
     ):
         write(tmp_path / kind / "all_data.json", {"HAMLET_Ophelia": (x, y)})
+    # LEAF counts 79 lines that it leaves out between training and test
+    tests = tmp_path / "test" / "all_data.json"
+    tests.write_text(
+        tests.read_text().replace('"num_samples": [1]', '"num_samples": [80]')
+    )
     data = load(tmp_path)
     assert (data.num_classes, data.example_shape) == (80, (5,))
     assert data.class_names[:4] == ("\n", " ", "!", '"')
