@@ -9,8 +9,8 @@ each core, channels last, and leaves out the mean between the processes and over
 ours is timed. Ratios are medians over pairs of rounds, without compiling.
 
 Then each shape of a convolution by itself, forwards, backwards and a step, in a loop as clients' steps are: processor
-seconds of a step for every way of this package (`convolution=` of a model; "auto" names its choice) and for PyTorch,
-medians. Ways that a stride replaces are left out.
+seconds of a step for every way of this package (`convolution=` of a model; "auto" names its choice), and seconds of
+PyTorch's one thread, medians. Ways that a stride replaces are left out.
 """
 
 from __future__ import annotations
@@ -83,11 +83,14 @@ def steps_of(shape: Shape, way: str) -> Callable[[], object]:
         return convolve(jnp.pad(x, zeros), kernel, way, shape.stride)
 
     def several(both: tuple[jax.Array, jax.Array], given: jax.Array) -> Any:
-        def step(_: int, both: tuple[jax.Array, jax.Array]) -> Any:
-            (gradient,) = jax.vjp(out, both)[1](given)
-            return jax.tree.map(lambda p, g: p - 1e-6 * g, both, gradient)
+        def step(_: int, carried: Any) -> Any:
+            both, _ = carried
+            output, pull_back = jax.vjp(out, both)
+            (gradient,) = pull_back(given)
+            stepped = jax.tree.map(lambda p, g: p - 1e-6 * g, both, gradient)
+            return stepped, output  # unless it is returned, nothing computes it
 
-        return jax.lax.fori_loop(0, STEPS, step, both)
+        return jax.lax.fori_loop(0, STEPS, step, (both, given))
 
     x = jax.random.normal(
         jax.random.key(0), (shape.batch, shape.side, shape.side, shape.inputs)
@@ -102,7 +105,7 @@ def steps_of(shape: Shape, way: str) -> Callable[[], object]:
 def layer(
     shape: Shape, theirs: Callable[[], float] | None, repeats: int
 ) -> dict[str, Any]:
-    """Processor seconds of a step in each way, in turn."""
+    """Seconds of a step in each way, in turn."""
     side = shape.side // shape.stride
     size = (shape.kernel, shape.kernel, shape.inputs, shape.outputs)
     ways = WAYS

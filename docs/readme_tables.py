@@ -491,9 +491,9 @@ def _memory_of_500(found: Any) -> str:
         f"{found['clients']} clients with {found['examples']} images each and that CNN ({found['parameters']:,} "
         "parameters), all in a round of one epoch in batches of 10, take "
         f"{found['peak_bytes_so_far'] / 1e9:.2f} GB on a CPU, the peak of the whole process with JAX and its compiler "
-        "(`python benchmarks/large.py --settings pfllib-500 --repeats 1`, `pfllib-500-cpu.json`): a device "
-        f"trains {max(found['chunks'])} at once. A round took {found['seconds']['median']:.0f} s on a busy machine. "
-        "On a GPU it takes more than PFLlib's (below)."
+        "(`python benchmarks/large.py --settings pfllib-500 --repeats 1`, `pfllib-500-cpu.json`): each "
+        f"device trains {max(found['chunks'])} at a time. A round took {found['seconds']['median']:.0f} s on a busy "
+        "machine. On a GPU it takes more than PFLlib's (below)."
     )
 
 

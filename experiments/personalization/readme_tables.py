@@ -106,6 +106,13 @@ def reached(curve: pd.DataFrame, target: float) -> pd.Series | None:
     return None if points.empty else points.iloc[0]
 
 
+def bounded(point: pd.Series, points: pd.DataFrame, text: str) -> str:
+    """Mark what a curve's first evaluation has as an upper bound."""
+    if point["round"] == points["round"].iloc[0]:
+        return f"≤ {text}"
+    return text
+
+
 def over_seeds(texts: list[str]) -> str:
     """Join what each seed has, once if all are equal."""
     return texts[0] if len({*texts}) == 1 else ", ".join(texts)
@@ -145,13 +152,15 @@ def times(scale: str, targets: tuple[int, int]) -> str:
                 if point is None
                 else "not counted"
                 if np.isnan(point["seconds"])
-                else f"{point['seconds']:,.0f}"
-                for point in found
+                else bounded(point, points, f"{point['seconds']:,.0f}")
+                for point, points in zip(found, seeds, strict=True)
             ]
             cells.append(over_seeds(shown))
         sent = [
-            "none" if point is None else f"{point['megabytes'] / 1e3:.2f}"
-            for point in (reached(points, high) for points in seeds)
+            "none"
+            if point is None
+            else bounded(point, points, f"{point['megabytes'] / 1e3:.2f}")
+            for point, points in ((reached(points, high), points) for points in seeds)
         ]
         cells.append(over_seeds(sent))
         worst = [float(points["worst_tenth"].iloc[-1]) for points in seeds]
