@@ -211,6 +211,7 @@ POLICIES = (
     srp.participation.Buffered(2),
     srp.participation.AsynchronousTiers(2, tiers=2),
     srp.participation.Queued(3),
+    srp.participation.Compass(max_work=2),
     srp.participation.Deadline(0.8, policy=srp.participation.Uniform(5)),
     srp.participation.PowerOfChoice(2, candidates=4),
     srp.participation.Tiered(2, tiers=2, by="loss"),
