@@ -145,6 +145,7 @@ def speed() -> str:
     ]
     by_size = measured("cpu-2-cores")["curves"]["seconds per round of 10 clients, by N"]
     fedjax = measured("fedjax-2-cores")["results"]
+    blazefl = measured("blazefl-2-cores")
     pfllib = [
         measured("pfllib-2-cores")[name]["pfllib_over_ours"]["median"]
         for name in ("FedAvg", "FedRep", "FedALA")
@@ -159,8 +160,9 @@ def speed() -> str:
         f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
         f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload, "
         f"PFLlib {ends(pfllib, '.1f')} times for rounds of its own on MNIST, BlazeFL "
-        f"{two(measured('blazefl-2-cores')['blazefl_over_ours']['median'])} times for those of its own benchmark "
-        "([other packages](benchmarks.md#other-packages-large-federations))."
+        f"{two(blazefl['blazefl_over_ours']['median'])} times for those of its own benchmark, in which Flower took "
+        f"{two(blazefl['flower_over_ours']['median'])} times ([other "
+        "packages](benchmarks.md#other-packages-large-federations))."
     )
     h200 = gpu_rounds()
     compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
