@@ -37,7 +37,7 @@ from setting import (
 
 import fedjax_srp as srp
 from fedjax_srp import Examples
-from fedjax_srp.algorithms.local import LocalTraining, fit_head, local_sgd
+from fedjax_srp.algorithms.local import LocalTraining, fit_head, local_sgd, plain_gradient
 from fedjax_srp.base import Participants
 
 
@@ -137,7 +137,7 @@ def examples_of(count, capacity=7, padding=3e38):
     return Examples(jnp.asarray(x), jnp.zeros(capacity, jnp.int32), jnp.int32(count))
 
 
-def one_step(count, sgd=None):
+def one_step(count, sgd=None, **options):
     split_model, examples = normalised(), examples_of(count)
     start = split_model.init(KEY)
     training = LocalTraining(srp.SGD(0.1) if sgd is None else sgd, batch_size=7, epochs=1)
@@ -145,9 +145,8 @@ def one_step(count, sgd=None):
     def loss(params, frozen, x, y, key):
         return split_model.loss(split_model.logits(params, x, key), y)
 
-    trained = jax.jit(lambda start: local_sgd(KEY, loss, start, (), examples, training))(
-        start
-    )
+    step = lambda start: local_sgd(KEY, loss, start, (), examples, training, **options)
+    trained = jax.jit(step)(start)
     return start, trained.params, np.asarray(examples.x)[:count]
 
 
@@ -167,6 +166,21 @@ def test_statistics_are_no_part_of_a_clipped_gradient():
         if not is_statistic(path):
             squares += jnp.sum(leaf**2)
     assert float(jnp.sqrt(squares)) == pytest.approx(0.1, rel=1e-4)
+
+
+def test_statistics_are_those_of_the_batch_in_whatever_direction_a_step_goes():
+    def doubled(objective, params, weights):
+        return jax.tree.map(
+            lambda leaf: 2 * leaf, plain_gradient(objective, params, weights)
+        )
+
+    _, plain, _ = one_step(5)
+    _, other, _ = one_step(5, gradient=doubled)
+    pairs = zip(jax.tree.leaves_with_path(plain), jax.tree.leaves(other), strict=True)
+    for (path, expected), found in pairs:
+        if is_statistic(path):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert (other.head["out"]["bias"] != plain.head["out"]["bias"]).any()
 
 
 def test_statistics_have_no_fisher_information():
