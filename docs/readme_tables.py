@@ -535,7 +535,7 @@ def _stored(found: Any) -> str:
         f"of 1,000 of 10,000 clients takes {cpu(few)} CPU seconds, and {cpu(many)} among a million; {cpu(in_memory)} "
         f"among 10,000 in memory. The states of a million are {many['file_gib']:.1f} GiB, of which "
         f"{many['on_disk_gib']:.2g} were written. The process, with both, took {first:.2f} GiB after the first rounds "
-        f"and {last:.2f} after the last. The machine was busy, and the file lay in the system's cache."
+        f"and {last:.2f} after the last. The file lay in the system's cache."
     )
 
 
